@@ -1,0 +1,1 @@
+//! CUDA device memory that an RDMA device can reach.

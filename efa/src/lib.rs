@@ -1,0 +1,1 @@
+//! Safe AWS Elastic Fabric Adapter (SRD) verbs over rdma-core.

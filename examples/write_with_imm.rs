@@ -1,0 +1,2 @@
+//! An RDMA write with immediate between two ranks.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Safe InfiniBand and RoCE verbs over rdma-core.

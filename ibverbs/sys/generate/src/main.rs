@@ -1,0 +1,2 @@
+//! Regenerates the bindings.
+fn main() {}

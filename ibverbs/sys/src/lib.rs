@@ -1,0 +1,1 @@
+//! Raw bindings to rdma-core, linked at run time.

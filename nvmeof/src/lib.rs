@@ -1,0 +1,1 @@
+//! Userspace NVMe over RDMA initiator.

@@ -1,0 +1,1 @@
+//! An EFA PCIe function in software.

@@ -1,0 +1,1 @@
+//! A verbs device inside the process.
