@@ -225,18 +225,21 @@ impl Table {
     fn check_seats(&mut self) -> Result<()> {
         for place in 0..self.seats.len() {
             let Some(seated) = &mut self.seats[place] else { continue };
+            let rank = place + 1;
+            let garbage = |problem| Error::Garbage { rank, during: "the start", problem };
             let problem = match seated.look() {
                 Ok(None) => continue,
                 Ok(Some(frame)) if frame.kind == Kind::Abort => {
                     let reason = String::from_utf8_lossy(&frame.payload).into_owned();
-                    return Err(Error::Aborted { rank: place + 1, reason });
+                    return Err(Error::Aborted { rank, reason });
                 }
-                Ok(Some(_)) | Err(Broken::Garbage(_)) => "it did not wait for the start".to_owned(),
+                Ok(Some(_)) => return Err(garbage("it does not wait for the start".to_owned())),
+                Err(Broken::Garbage(problem)) => return Err(garbage(problem.to_string())),
                 Err(broken) => broken.to_string(),
             };
             let address = seated.address;
             self.seats[place] = None;
-            self.note(address, &format!("rank {} was here and left: {problem}", place + 1));
+            self.note(address, &format!("rank {rank} was here and left: {problem}"));
         }
         Ok(())
     }

@@ -1,31 +1,23 @@
 //! Ranks as processes, told who they are in each launcher's words, with good and bad neighbours.
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop the test")]
 
+mod common;
+
 use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
-    process::{Child, Command, Output, Stdio},
+    process::{Child, Output, Stdio},
     thread,
     time::Duration,
 };
 
-/// Long enough that a busy machine never reaches it.
-const PATIENT: &str = "120";
+use common::{PATIENT, TRY_RANKS, command};
 
 type Variables = Vec<(&'static str, String)>;
 
 /// A `try-ranks` process with these variables and no others that mean something to it.
 fn start(variables: &Variables, steps: &[&str]) -> Child {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_try-ranks"));
-    for (name, _) in std::env::vars_os() {
-        let text = name.to_string_lossy();
-        let prefixes = ["OMPI_", "PMI", "MPI_", "SLURM_", "MASTER_", "TORCHELASTIC_", "RDMA4RS_"];
-        let names = ["RANK", "WORLD_SIZE", "LOCAL_RANK"];
-        if prefixes.iter().any(|prefix| text.starts_with(prefix)) || names.contains(&&*text) {
-            command.env_remove(&name);
-        }
-    }
-    command.env("RDMA4RS_TIMEOUT", PATIENT);
+    let mut command = command(TRY_RANKS);
     command.envs(variables.iter().map(|(name, value)| (name, value)));
     command.args(steps).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()

@@ -141,27 +141,46 @@ fn a_rank_that_dies_within_a_message_is_named() {
 }
 
 #[test]
-fn a_message_in_single_bytes_is_put_together() {
+fn messages_in_single_bytes_are_put_together() {
+    let (listener, port) = listener();
+    listener.set_nonblocking(true).unwrap();
+    let trickle = |stream: &mut TcpStream, frame: &Frame| {
+        for byte in frame.to_bytes() {
+            stream.write_all(&[byte]).unwrap();
+            thread::yield_now();
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            stream.set_nodelay(true).unwrap();
+            trickle(&mut stream, &Frame::new(Kind::Hello, 1, introduction(JOB, 2)));
+            assert_eq!(read(&mut stream).kind, Kind::Welcome);
+            assert_eq!(read(&mut stream).kind, Kind::Start);
+            let payload = b"abc".to_vec();
+            let part = Frame { kind: Kind::Exchange, sequence: 1, detail: 1, payload };
+            trickle(&mut stream, &part);
+            drop(stream.read_to_end(&mut Vec::new()));
+        });
+        let world = World::meet(placement(0, 2, port), PATIENT, Some(vec![listener])).unwrap();
+        assert_eq!(world.exchange(b"").unwrap(), [b"".to_vec(), b"abc".to_vec()]);
+    });
+}
+
+#[test]
+fn a_rank_that_does_not_wait_for_the_start_is_named() {
     let (listener, port) = listener();
     listener.set_nonblocking(true).unwrap();
     thread::scope(|scope| {
         scope.spawn(move || {
             let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-            stream.set_nodelay(true).unwrap();
-            let hello = Frame::new(Kind::Hello, 1, introduction(JOB, 2));
-            let part =
-                Frame { kind: Kind::Exchange, sequence: 1, detail: 1, payload: b"abc".to_vec() };
-            for byte in [hello.to_bytes(), part.to_bytes()].concat() {
-                stream.write_all(&[byte]).unwrap();
-                thread::yield_now();
-            }
+            let hello = Frame::new(Kind::Hello, 1, introduction(JOB, 3)).to_bytes();
+            stream.write_all(&[hello, b"hasty".to_vec()].concat()).unwrap();
             drop(stream.read_to_end(&mut Vec::new()));
         });
-        // The part may come before the start: a fast rank does not wait to be told.
-        let world = World::meet(placement(0, 2, port), PATIENT, Some(vec![listener]));
-        if let Ok(world) = world {
-            assert_eq!(world.exchange(b"").unwrap(), [b"".to_vec(), b"abc".to_vec()]);
-        }
+        let meeting = World::meet(placement(0, 3, port), PATIENT, Some(vec![listener]));
+        let error = meeting.unwrap_err();
+        assert!(matches!(error, Error::Garbage { rank: 1, during: "the start", .. }), "{error}");
     });
 }
 
