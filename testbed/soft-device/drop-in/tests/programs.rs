@@ -25,7 +25,7 @@ fn library_folder(test: &str) -> PathBuf {
 
 /// Compiles a program; `None`, with the reason printed, where that cannot be done.
 fn compile(source: &Path, folder: &Path) -> Option<PathBuf> {
-    let program = folder.join(source.file_stem().unwrap());
+    let program = folder.join("program");
     let headers = folder.join("headers.c");
     fs::write(&headers, "#include <infiniband/verbs.h>\n").unwrap();
     let preprocessed = Command::new("cc").arg("-E").arg(&headers).output();
