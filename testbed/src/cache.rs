@@ -198,9 +198,9 @@ mod tests {
     #[test]
     fn an_interrupted_build_is_started_again() {
         let cache = temporary("interrupted");
-        assert!(cache.ensure(&note_layer("one", true)).is_err());
+        cache.ensure(&note_layer("one", true)).unwrap_err();
         let layer = note_layer("one", false);
-        assert!(cache.finished(&layer).is_none());
+        assert_eq!(cache.finished(&layer), None);
         cache.ensure(&layer).unwrap();
         fs::remove_dir_all(cache.folder()).unwrap();
     }

@@ -4,6 +4,8 @@
 //! many bytes. Several jobs may run at once; each ends with exactly one [`Message::Exit`].
 
 use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 
 /// The longest payload of a frame, in bytes. Longer ones are refused by both ends.
 const MAXIMUM_PAYLOAD: u32 = 1 << 20;
@@ -33,6 +35,16 @@ pub(crate) enum Exit {
     Signal(i32),
     /// It could not be started; the text says why.
     NotStarted(String),
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self::Code(code),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::NotStarted(format!("ended strangely: {status}")),
+        }
+    }
 }
 
 /// One message, in either direction.
@@ -270,11 +282,9 @@ mod tests {
         for length in 0..payload.len() {
             assert!(Job::from_bytes(&payload[..length]).is_err(), "{length}");
         }
-        assert!(Job::from_bytes(&[payload, &[0]].concat()).is_err());
-        assert!(Message::read_from(&mut [9, 0, 0, 0, 0, 0, 0, 0, 0].as_slice()).is_err());
-        assert!(Message::read_from(&mut [INPUT, 0, 0, 0, 0, 0, 0, 0, 0xff].as_slice()).is_err());
-        assert!(
-            Message::read_from(&mut [EXIT_CODE, 0, 0, 0, 0, 1, 0, 0, 0, 1].as_slice()).is_err()
-        );
+        Job::from_bytes(&[payload, &[0]].concat()).unwrap_err();
+        Message::read_from(&mut [9, 0, 0, 0, 0, 0, 0, 0, 0].as_slice()).unwrap_err();
+        Message::read_from(&mut [INPUT, 0, 0, 0, 0, 0, 0, 0, 0xff].as_slice()).unwrap_err();
+        Message::read_from(&mut [EXIT_CODE, 0, 0, 0, 0, 1, 0, 0, 0, 1].as_slice()).unwrap_err();
     }
 }

@@ -1,8 +1,11 @@
 //! What `cargo testbed` can be told to do, one file each.
 
+pub(crate) mod demo;
+pub(crate) mod headers;
 pub(crate) mod run;
 pub(crate) mod setup;
 pub(crate) mod shell;
+pub(crate) mod test;
 
 use crate::boot_files::prepare;
 use crate::cache::Cache;

@@ -48,7 +48,8 @@ pub(crate) fn payload(image: &[u8]) -> Result<Payload<'_>> {
         start.zip(number(PAYLOAD_LENGTH)).and_then(|(start, length)| start.checked_add(length));
     let bytes = start
         .zip(end)
-        .and_then(|(start, end)| image.get(start..end.checked_sub(SIZE_TRAILER)?))
+        .and_then(|(start, end)| image.get(start..end)?.split_last_chunk::<SIZE_TRAILER>())
+        .map(|(bytes, _size)| bytes)
         .ok_or_else(|| bad("a payload outside of the image"))?;
     let decompressor: &[&str] = match bytes {
         [0x28, 0xb5, 0x2f, 0xfd, ..] => &["zstd", "--decompress", "--stdout"],
@@ -94,10 +95,10 @@ mod tests {
         }
         let mut old = good.clone();
         old[VERSION] = 7;
-        assert!(payload(&old).is_err());
+        payload(&old).unwrap_err();
         let mut far = good.clone();
         far[PAYLOAD_OFFSET..PAYLOAD_OFFSET + 4].copy_from_slice(&[0xff; 4]);
-        assert!(payload(&far).is_err());
-        assert!(payload(&image(b"LZ4.")).is_err());
+        payload(&far).unwrap_err();
+        payload(&image(b"LZ4.")).unwrap_err();
     }
 }

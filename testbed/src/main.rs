@@ -11,7 +11,9 @@ mod commands;
 mod cpio;
 mod error;
 mod guest;
+mod headers;
 mod kernel_image;
+mod libtest;
 mod machine;
 mod modules;
 mod process;
@@ -29,8 +31,8 @@ use crate::progress::note;
 
 /// A real Linux kernel with software RDMA in a virtual machine.
 ///
-/// The guest has the device rxe0 in its initial namespace, and two hosts: the network namespaces a
-/// (10.99.1.1, device rxe_a) and b (10.99.1.2, device rxe_b), joined by a cable.
+/// The guest has the device `rxe0` in its initial namespace, and two hosts: the network namespaces `a`
+/// (10.99.1.1, device `rxe_a`) and `b` (10.99.1.2, device `rxe_b`), joined by a cable.
 #[derive(Debug, Parser)]
 #[command(name = "cargo testbed", bin_name = "cargo testbed", version)]
 struct Arguments {
@@ -42,10 +44,16 @@ struct Arguments {
 enum Task {
     /// Fetch and build all that the virtual machine needs; other commands do it when they must.
     Setup,
+    /// Run the example `write_with_imm` between two hosts and show the packets that crossed.
+    Demo,
     /// Run a command in the guest and end with its exit code.
     Run(commands::run::Options),
+    /// Run tests, natively and in the guest, and end with one line that counts them.
+    Test(commands::test::Options),
     /// Open a shell in the guest.
     Shell(commands::shell::Options),
+    /// Fetch the headers of several rdma-core releases and print their include folders.
+    Headers,
     /// The agent inside the guest.
     #[command(hide = true)]
     Guest,
@@ -54,6 +62,9 @@ enum Task {
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Task::Setup => commands::setup::run(),
+        Task::Demo => commands::demo::run(),
+        Task::Headers => commands::headers::run(),
+        Task::Test(options) => Ok(commands::test::run(&options)),
         Task::Run(options) => commands::run::run(&options),
         Task::Shell(options) => commands::shell::run(&options),
         Task::Guest => return guest::main(),

@@ -16,6 +16,15 @@ pub(crate) struct Step {
 impl Step {
     /// Announces a step that may take a while.
     pub(crate) fn start(title: impl Into<String>) -> Self {
+        let step = Self::quiet(title);
+        if step.bar.is_none() {
+            note(&format!("{} …", step.title));
+        }
+        step
+    }
+
+    /// The same without lines where there is no terminal; for many short steps.
+    pub(crate) fn quiet(title: impl Into<String>) -> Self {
         let title = title.into();
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::new_spinner();
@@ -28,9 +37,6 @@ impl Step {
             bar.enable_steady_tick(Duration::from_millis(120));
             bar
         });
-        if bar.is_none() {
-            note(&format!("{title} …"));
-        }
         Self { title, started: Instant::now(), bar }
     }
 

@@ -22,7 +22,7 @@ const RECIPE_VERSION: u32 = 1;
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// What the root is made of, with what these depend on. The kernel is whichever is current.
-const PACKAGES: [&str; 34] = [
+const PACKAGES: [&str; 36] = [
     // the machine
     "qemu-system-x86",
     "linux-image-amd64",
@@ -35,6 +35,7 @@ const PACKAGES: [&str; 34] = [
     "bsdutils",
     "coreutils",
     "dash",
+    "debianutils",
     "diffutils",
     "findutils",
     "grep",
@@ -61,6 +62,7 @@ const PACKAGES: [&str; 34] = [
     "python3-pip",
     "python3-venv",
     "strace",
+    "tcpdump",
 ];
 
 /// Modules that stand uncompressed in the root, because every guest loads them or may.

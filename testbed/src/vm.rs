@@ -41,11 +41,6 @@ pub(crate) struct Limits {
     pub(crate) silence: Duration,
 }
 
-impl Limits {
-    /// None at all, for what a user watches.
-    pub(crate) const NONE: Self = Self { total: Duration::MAX, silence: Duration::MAX };
-}
-
 /// What comes out of the guest.
 #[derive(Debug)]
 pub(crate) enum Event {
@@ -245,9 +240,9 @@ impl Guest {
                 Event::Output { .. } | Event::Exit { .. } | Event::Idle => {}
             }
             let why = if started.elapsed() > limits.total {
-                format!("stopped after {} s", limits.total.as_secs())
+                format!("was stopped after {} s", limits.total.as_secs())
             } else if heard.elapsed() > limits.silence {
-                format!("stopped: no output for {} s", limits.silence.as_secs())
+                format!("was stopped: no output for {} s", limits.silence.as_secs())
             } else {
                 continue;
             };

@@ -88,18 +88,23 @@ fn pass_input(number: u32, mut sender: UnixStream) {
     }
 }
 
-/// An exit as a shell would report it.
+/// An exit as a shell would report it: the code, or 128 and the signal's number, or 127.
 pub(crate) fn code_of(exit: &Exit) -> ExitCode {
-    let code = match exit {
+    if !matches!(exit, Exit::Code(_)) {
+        note(&format!("the command {}", describe(exit)));
+    }
+    ExitCode::from(match exit {
         Exit::Code(code) => u8::try_from(*code).unwrap_or(255),
-        Exit::Signal(signal) => {
-            note(&format!("the command was ended by signal {signal}"));
-            u8::try_from(128 + signal).unwrap_or(255)
-        }
-        Exit::NotStarted(why) => {
-            note(&format!("error: {why}"));
-            127
-        }
-    };
-    ExitCode::from(code)
+        Exit::Signal(signal) => u8::try_from(128 + signal).unwrap_or(255),
+        Exit::NotStarted(_) => 127,
+    })
+}
+
+/// An exit in words, as the end of a sentence about a program.
+pub(crate) fn describe(exit: &Exit) -> String {
+    match exit {
+        Exit::Code(code) => format!("ended with exit code {code}"),
+        Exit::Signal(signal) => format!("was ended by signal {signal}"),
+        Exit::NotStarted(why) => format!("could not be run: {why}"),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -166,11 +166,7 @@ fn watch(number: u32, mut child: Child, readers: Vec<(Box<dyn Read + Send>, bool
             });
         }
         let exit = match child.wait() {
-            Ok(status) => match (status.code(), status.signal()) {
-                (Some(code), _) => Exit::Code(code),
-                (None, Some(signal)) => Exit::Signal(signal),
-                (None, None) => Exit::NotStarted(format!("ended strangely: {status}")),
-            },
+            Ok(status) => status.into(),
             Err(error) => Exit::NotStarted(format!("cannot be waited for: {error}")),
         };
         for _ in 0..count {
