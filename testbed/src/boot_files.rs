@@ -9,7 +9,6 @@ use crate::cpio::Archive;
 use crate::error::{During, Error, Result};
 use crate::kernel_image;
 use crate::modules;
-use crate::process;
 use crate::progress::Step;
 use crate::root::{kernel_version, run_in};
 
@@ -25,13 +24,15 @@ const INIT: &str = include_str!("init.sh");
 #[derive(Debug)]
 pub(crate) struct BootFiles {
     root: PathBuf,
+    kernel: String,
     root_recipe: String,
 }
 
 impl BootFiles {
     /// The boot files for the root whose layer is `folder`.
-    pub(crate) fn of_root(folder: &Path, layer: &dyn Layer) -> Self {
-        Self { root: folder.join("fs"), root_recipe: layer.recipe() }
+    pub(crate) fn of_root(folder: &Path, layer: &dyn Layer) -> Result<Self> {
+        let root = folder.join("fs");
+        Ok(Self { kernel: kernel_version(&root)?, root, root_recipe: layer.recipe() })
     }
 }
 
@@ -45,17 +46,20 @@ impl Layer for BootFiles {
     }
 
     fn recipe(&self) -> String {
+        let Self { kernel, root_recipe, .. } = self;
         let modules = MODULES.join(" ");
-        format!("version {RECIPE_VERSION}\nmodules {modules}\n{}\n{INIT}", self.root_recipe)
+        format!(
+            "version {RECIPE_VERSION}\nkernel {kernel}\nmodules {modules}\n{root_recipe}\n{INIT}"
+        )
     }
 
     fn build(&self, folder: &Path, step: &Step) -> Result<()> {
-        let version = kernel_version(&self.root)?;
         step.detail("unpacking the kernel");
-        self.unpack_kernel(&version, &folder.join("vmlinux"))?;
+        self.unpack_kernel(&self.kernel, &folder.join("vmlinux"))?;
         step.detail("packing the initramfs");
         let path = folder.join("initramfs");
-        fs::write(&path, self.initramfs(&version)?).during(|| format!("write {}", path.display()))
+        fs::write(&path, self.initramfs(&self.kernel)?)
+            .during(|| format!("write {}", path.display()))
     }
 
     fn essentials(&self) -> Vec<PathBuf> {
@@ -126,34 +130,4 @@ impl BootFiles {
         let path = self.root.join(file.strip_prefix("/").unwrap_or(file));
         fs::read(&path).during(|| format!("read {}", path.display()))
     }
-}
-
-/// The essentials of a machine, made ready: the root's file system and the boot files' folder.
-#[derive(Debug)]
-pub(crate) struct Prepared {
-    /// The guest's file system.
-    pub(crate) root: PathBuf,
-    /// The folder with `vmlinux` and `initramfs`.
-    pub(crate) boot: PathBuf,
-}
-
-/// Builds what is missing, or finds it in the cache.
-pub(crate) fn prepare(cache: &crate::cache::Cache) -> Result<Prepared> {
-    require_root()?;
-    let root = crate::root::Root::new(cache);
-    let folder = cache.ensure(&root)?;
-    let boot = cache.ensure(&BootFiles::of_root(&folder, &root))?;
-    Ok(Prepared { root: folder.join("fs"), boot })
-}
-
-/// Mounting, `chroot` and unpacking device nodes are for root.
-fn require_root() -> Result<()> {
-    if rustix::process::geteuid().is_root() && process::is_installed("unshare") {
-        return Ok(());
-    }
-    Err(Error::Host(
-        "the virtual machine needs root (it mounts and uses chroot in a namespace of its own): \
-         sudo --preserve-env env \"PATH=$PATH\" cargo testbed …"
-            .into(),
-    ))
 }

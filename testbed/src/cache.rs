@@ -17,6 +17,9 @@ use crate::progress::{Step, note};
 /// The file in a finished layer that holds its recipe.
 const RECIPE_FILE: &str = "recipe";
 
+/// The extension of a layer that is being built.
+const PARTIAL: &str = "partial";
+
 /// Something that takes long to make and is then only read.
 pub(crate) trait Layer {
     /// A short name for the folder.
@@ -81,22 +84,31 @@ impl Cache {
             return Ok(folder);
         }
         let _lock = self.lock(&layer.name())?;
-        if let Some(folder) = self.finished(layer) {
-            return Ok(folder);
+        match self.finished(layer) {
+            Some(folder) => Ok(folder),
+            None => self.build(layer),
         }
+    }
+
+    /// Builds the layer even if it is there, and puts the new one in its place.
+    pub(crate) fn renew(&self, layer: &dyn Layer) -> Result<PathBuf> {
+        let _lock = self.lock(&layer.name())?;
+        self.build(layer)
+    }
+
+    /// Builds under the lock. What is there stays until the new layer is whole.
+    fn build(&self, layer: &dyn Layer) -> Result<PathBuf> {
         let folder = self.folder_of(layer);
-        let partial = folder.with_extension("partial");
-        for leftover in [&folder, &partial] {
-            if leftover.exists() {
-                note(&format!("{} is not whole and is built again", leftover.display()));
-                remove_folder(leftover)?;
-            }
-        }
-        fs::create_dir_all(&partial).during(|| format!("create {}", partial.display()))?;
+        let partial = folder.with_extension(PARTIAL);
+        self.remove_abandoned(&layer.name())?;
+        fs::create_dir(&partial).during(|| format!("create {}", partial.display()))?;
         let step = Step::start(layer.title());
         layer.build(&partial, &step)?;
         let recipe = partial.join(RECIPE_FILE);
         fs::write(&recipe, layer.recipe()).during(|| format!("write {}", recipe.display()))?;
+        if folder.exists() {
+            remove_folder(&folder)?;
+        }
         fs::rename(&partial, &folder).during(|| format!("rename {}", partial.display()))?;
         step.done();
         Ok(folder)
@@ -112,6 +124,22 @@ impl Cache {
                 .during(|| format!("lock {}", path.display()))?;
         }
         Ok(file)
+    }
+
+    /// Removes what interrupted builds left. The caller holds the lock, so no build is running.
+    fn remove_abandoned(&self, name: &str) -> Result<()> {
+        let entries =
+            fs::read_dir(&self.folder).during(|| format!("read {}", self.folder.display()))?;
+        for entry in entries.filter_map(std::io::Result::ok) {
+            let path = entry.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+            let ours = stem.rsplit_once('-').is_some_and(|(layer, _key)| layer == name);
+            if ours && path.extension().is_some_and(|extension| extension == PARTIAL) {
+                note(&format!("removing what an interrupted build left: {}", path.display()));
+                remove_folder(&path)?;
+            }
+        }
+        Ok(())
     }
 
     fn folder_of(&self, layer: &dyn Layer) -> PathBuf {
@@ -201,7 +229,20 @@ mod tests {
         cache.ensure(&note_layer("one", true)).unwrap_err();
         let layer = note_layer("one", false);
         assert_eq!(cache.finished(&layer), None);
-        cache.ensure(&layer).unwrap();
+        let folder = cache.ensure(&layer).unwrap();
+        assert!(!folder.with_extension(PARTIAL).exists());
+        fs::remove_dir_all(cache.folder()).unwrap();
+    }
+
+    #[test]
+    fn a_renewed_layer_replaces_the_old_one_only_when_whole() {
+        let cache = temporary("renewed");
+        let folder = cache.ensure(&note_layer("one", false)).unwrap();
+        cache.renew(&note_layer("one", true)).unwrap_err();
+        assert_eq!(cache.finished(&note_layer("one", false)), Some(folder));
+        let layer = note_layer("one", false);
+        cache.renew(&layer).unwrap();
+        assert_eq!(layer.builds.get(), 1);
         fs::remove_dir_all(cache.folder()).unwrap();
     }
 

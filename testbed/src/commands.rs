@@ -7,17 +7,17 @@ pub(crate) mod setup;
 pub(crate) mod shell;
 pub(crate) mod test;
 
-use crate::boot_files::prepare;
 use crate::cache::Cache;
 use crate::channel::Job;
 use crate::error::Result;
 use crate::machine::Machine;
+use crate::prepare::prepare;
 use crate::vm::Guest;
 use crate::workspace::Workspace;
 
 /// Boots the usual guest, with the workspace in it. Builds what is missing first.
 pub(crate) fn boot(cache: &Cache, workspace: &Workspace, memory: Option<u32>) -> Result<Guest> {
-    let prepared = prepare(cache)?;
+    let prepared = prepare(cache, false)?;
     let folders: Vec<_> =
         workspace.folders().into_iter().filter(|folder| folder.exists()).collect();
     let mut machine = Machine::with_shares(&folders);

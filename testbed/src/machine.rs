@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::boot_files::Prepared;
 use crate::error::{During, Error, Result};
+use crate::prepare::Prepared;
 use crate::root::{MAXIMUM_SHARES, MOUNT_POINTS};
 
 /// The name of the serial port that host and agent talk over.

@@ -16,6 +16,7 @@ mod kernel_image;
 mod libtest;
 mod machine;
 mod modules;
+mod prepare;
 mod process;
 mod progress;
 mod root;
@@ -43,7 +44,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Task {
     /// Fetch and build all that the virtual machine needs; other commands do it when they must.
-    Setup,
+    Setup(commands::setup::Options),
     /// Run the example `write_with_imm` between two hosts and show the packets that crossed.
     Demo,
     /// Run a command in the guest and end with its exit code.
@@ -61,7 +62,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Task::Setup => commands::setup::run(),
+        Task::Setup(options) => commands::setup::run(&options),
         Task::Demo => commands::demo::run(),
         Task::Headers => commands::headers::run(),
         Task::Test(options) => Ok(commands::test::run(&options)),

@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use crate::boot_files::Prepared;
 use crate::cache::Cache;
 use crate::channel::{Exit, Job, Message};
 use crate::error::{During, Error, Result, chain};
 use crate::machine::{Accelerator, Machine, RunFolder};
+use crate::prepare::Prepared;
 use crate::process::{read_lossy, tail};
 use crate::progress::{Step, note};
 

@@ -97,12 +97,15 @@ impl Workspace {
         vec![self.root.clone(), self.target.clone()]
     }
 
-    /// Builds the test programs of some packages.
+    /// Builds the test programs of some packages; the order is the same every time.
     pub(crate) fn build_tests(&self, packages: &[&Package]) -> Result<Vec<Program>> {
         let mut words = vec!["test", "--no-run"];
         words.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
-        let programs = self.build(&words)?;
-        Ok(programs.into_iter().filter(|program| program.is_test).collect())
+        let mut programs = self.build(&words)?;
+        programs.retain(|program| program.is_test);
+        programs
+            .sort_by(|one, other| (one.package, &one.target).cmp(&(other.package, &other.target)));
+        Ok(programs)
     }
 
     /// Builds one example, or all, of the root package; their folder is [`Self::examples_folder`].

@@ -45,7 +45,7 @@ pub(crate) fn run() -> Result<ExitCode> {
     println!();
     let crossed = show_counters(&before, &after);
     if !crossed {
-        note("error: the devices counted no packet");
+        note("error: the counters do not show packets in both directions");
     }
     Ok(if succeeded && crossed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
