@@ -66,10 +66,16 @@ impl Workspace {
     /// The workspace that this program belongs to.
     pub(crate) fn find() -> Result<Self> {
         let mut command = cargo();
-        command.args(["metadata", "--format-version=1", "--no-deps"]);
+        command.args(["locate-project", "--workspace", "--message-format=plain"]);
         if let Some(folder) = std::env::var_os("CARGO_MANIFEST_DIR") {
             command.arg("--manifest-path").arg(PathBuf::from(folder).join("Cargo.toml"));
         }
+        let manifest = String::from_utf8_lossy(&process::output_of(&mut command)?).into_owned();
+
+        // Asked by a member's manifest, cargo would name that member alone as the default one.
+        let mut command = cargo();
+        command.args(["metadata", "--format-version=1", "--no-deps", "--manifest-path"]);
+        command.arg(manifest.trim());
         let output = process::output_of(&mut command)?;
         let metadata = serde_json::from_slice(&output).map_err(|error| bad(error.to_string()))?;
         Self::from_metadata(&metadata)
