@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::apt::{Debian, fetch_options};
+use crate::apt::{Debian, fetch_options, require_mmdebstrap};
 use crate::cache::{Cache, Layer};
 use crate::error::{During, Error, Result};
 use crate::modules;
@@ -122,8 +122,9 @@ impl Layer for Root {
 
     fn build(&self, folder: &Path, step: &Step) -> Result<()> {
         let debian = Debian::of_this_machine(&self.cache)?;
+        require_mmdebstrap(&self.cache)?;
         let root = folder.join("fs");
-        unpack(&debian, &root, &folder.join("mmdebstrap.log"), step)?;
+        unpack(&debian, &PACKAGES, &root, step)?;
         complete(&root)?;
         step.detail("unpacking modules");
         let version = kernel_version(&root)?;
@@ -138,8 +139,9 @@ impl Layer for Root {
     }
 }
 
-fn unpack(debian: &Debian, root: &Path, log: &Path, step: &Step) -> Result<()> {
-    let sources = log.with_file_name("sources.list");
+/// Unpacks packages, with all they depend on, into the new folder `root`.
+fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
+    let sources = root.with_extension("sources.list");
     let lines: Vec<String> = SUITES.iter().map(|suite| debian.source_line(suite)).collect();
     fs::write(&sources, lines.join("\n") + "\n")
         .during(|| format!("write {}", sources.display()))?;
@@ -159,9 +161,9 @@ fn unpack(debian: &Debian, root: &Path, log: &Path, step: &Step) -> Result<()> {
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
     ]);
-    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.arg(format!("--include={}", packages.join(",")));
     command.arg(SUITES[0]).arg(root).arg(&sources);
-    process::run_logged(&mut command, log, step)
+    process::run_logged(&mut command, &root.with_extension("mmdebstrap.log"), step)
 }
 
 /// What maintainer scripts would have made.
