@@ -146,9 +146,11 @@ fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Resul
     fs::write(&sources, lines.join("\n") + "\n")
         .during(|| format!("write {}", sources.display()))?;
 
-    // In a mount namespace of its own: an interrupted build leaves no mount behind.
+    // In a mount namespace of its own, and ended with this process: an interrupted build leaves neither
+    // mounts behind nor a program that goes on writing.
     let mut command = Command::new("unshare");
-    command.args(["--mount", "mmdebstrap", "--mode=root", "--variant=extract"]);
+    command.args(["--mount", "setpriv", "--pdeathsig", "TERM"]);
+    command.args(["mmdebstrap", "--mode=root", "--variant=extract"]);
     for option in fetch_options() {
         command.arg(format!("--aptopt={option}"));
     }
