@@ -4,16 +4,26 @@
 //! line and compiles, so that a program cannot fail for another reason than that line.
 //! `TRYBUILD=overwrite cargo test -p rdma4rs-ibverbs --test compile_fail` writes the messages anew.
 
-use std::{collections::BTreeSet, ffi::OsString, fs, path::Path};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
-fn programs(folder: &str) -> BTreeSet<OsString> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
-    fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .map(|path| path.file_name().unwrap().to_owned())
-        .collect()
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn programs(name: &str) -> io::Result<BTreeSet<OsString>> {
+    let mut programs = BTreeSet::new();
+    for entry in fs::read_dir(folder(name))? {
+        let program = entry?.file_name();
+        if Path::new(&program).extension().is_some_and(|extension| extension == "rs") {
+            programs.insert(program);
+        }
+    }
+    Ok(programs)
 }
 
 #[test]
@@ -25,14 +35,11 @@ fn what_must_not_compile_does_not_and_its_twin_does() {
 
 #[test]
 fn twins_differ_in_one_line() {
-    let names = programs("compile_fail");
-    assert_eq!(names, programs("compile_pass"));
+    let names = programs("compile_fail").unwrap();
+    assert_eq!(names, programs("compile_pass").unwrap());
     assert!(!names.is_empty());
     for name in names {
-        let read = |folder: &str| {
-            let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
-            fs::read_to_string(folder.join(&name)).unwrap()
-        };
+        let read = |kind| fs::read_to_string(folder(kind).join(&name)).unwrap();
         let (fails, passes) = (read("compile_fail"), read("compile_pass"));
         let (fails, passes): (Vec<&str>, Vec<&str>) =
             (fails.lines().collect(), passes.lines().collect());
