@@ -16,13 +16,13 @@ use crate::process;
 use crate::progress::Step;
 
 /// Counts up when the build below changes its result.
-const RECIPE_VERSION: u32 = 1;
+const RECIPE_VERSION: u32 = 2;
 
 /// The suites; the second is preferred, for its QEMU and its kernel.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// What the root is made of, with what these depend on. The kernel is whichever is current.
-const PACKAGES: [&str; 36] = [
+const PACKAGES: [&str; 37] = [
     // the machine
     "qemu-system-x86",
     "linux-image-amd64",
@@ -59,6 +59,7 @@ const PACKAGES: [&str; 36] = [
     // looking inside
     "gdb",
     "pciutils",
+    "ca-certificates",
     "python3-pip",
     "python3-venv",
     "strace",
@@ -204,7 +205,21 @@ fn complete(root: &Path) -> Result<()> {
         let file = root.join(file);
         fs::write(&file, text).during(|| format!("write {}", file.display()))?;
     }
-    Ok(())
+    join_certificates(root)
+}
+
+/// The bundle of certificates without which pip does not even start.
+fn join_certificates(root: &Path) -> Result<()> {
+    let folder = root.join("usr/share/ca-certificates/mozilla");
+    let entries = fs::read_dir(&folder).during(|| format!("read {}", folder.display()))?;
+    let mut bundle = Vec::new();
+    for entry in entries {
+        let file = entry.during(|| format!("read {}", folder.display()))?.path();
+        bundle.extend(fs::read(&file).during(|| format!("read {}", file.display()))?);
+    }
+    make_folder(&root.join("etc/ssl/certs"))?;
+    let file = root.join("etc/ssl/certs/ca-certificates.crt");
+    fs::write(&file, bundle).during(|| format!("write {}", file.display()))
 }
 
 fn make_folder(path: &Path) -> Result<()> {
