@@ -1,6 +1,7 @@
 //! Userspace NVMe over RDMA initiator.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod error;
 mod host;
 mod nqn;
@@ -10,6 +11,7 @@ pub mod status;
 mod testing;
 pub mod wire;
 
+pub use auth::Secret;
 pub use error::{Error, Result, Violation};
 pub use host::{Host, HostId};
 pub use nqn::Nqn;
