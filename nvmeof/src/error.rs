@@ -1,6 +1,6 @@
 //! What can go wrong, with the numbers and, where there is one, the remedy.
 
-use std::{io, path::PathBuf, time::Duration};
+use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
     status::{CommandSet, Status},
@@ -135,6 +135,9 @@ pub enum Error {
     ConnectionLost {
         /// The command.
         operation: &'static str,
+        /// How it was lost.
+        #[source]
+        cause: Arc<Error>,
     },
     /// The connection was lost while this command was in flight, and nobody knows whether the
     /// target carried it out.
@@ -146,6 +149,9 @@ pub enum Error {
     OutcomeUnknown {
         /// The command.
         operation: &'static str,
+        /// How the connection was lost.
+        #[source]
+        cause: Arc<Error>,
     },
     /// The controller reported a fatal error, or did not become ready.
     #[error("the controller {condition}")]
@@ -155,7 +161,11 @@ pub enum Error {
     },
     /// All attempts to reconnect failed, or reconnecting is switched off.
     #[error("the controller is not connected, and no attempt to reconnect is left")]
-    Disconnected,
+    Disconnected {
+        /// How the connection was lost, or why the last attempt failed.
+        #[source]
+        cause: Arc<Error>,
+    },
     /// Every place for a request is taken; poll, and submit again.
     #[error("all {places} places for requests of this queue are taken")]
     QueueFull {
@@ -271,7 +281,7 @@ impl Error {
                 | Self::ConnectionLost { .. }
                 | Self::OutcomeUnknown { .. }
                 | Self::ControllerFailed { .. }
-                | Self::Disconnected
+                | Self::Disconnected { .. }
         )
     }
 }

@@ -1,18 +1,37 @@
 //! Userspace NVMe over RDMA initiator.
 #![forbid(unsafe_code)]
 
+mod association;
 mod auth;
+mod controller;
+mod engine;
 mod error;
 mod host;
+mod io_queue;
+mod memory;
+mod namespace;
 mod nqn;
+mod options;
+mod pool;
+mod queue;
 mod random;
+mod request;
+mod session;
+mod shared;
 pub mod status;
+mod sync_queue;
 #[cfg(test)]
 mod testing;
+mod transport;
 pub mod wire;
 
 pub use auth::Secret;
+pub use controller::Controller;
 pub use error::{Error, Result, Violation};
 pub use host::{Host, HostId};
+pub use io_queue::{Finished, IoQueue, Refused, Request, Ticket};
+pub use memory::{Buffer, Memory, Part};
+pub use namespace::Namespace;
 pub use nqn::Nqn;
+pub use options::{Options, Reconnect};
 pub use status::{CommandSet, Status, StatusType};
