@@ -7,6 +7,8 @@ mod exchange;
 mod group;
 mod hash;
 mod secret;
+#[cfg(test)]
+pub(crate) mod verifier;
 
 pub(crate) use exchange::Exchange;
 pub use secret::Secret;

@@ -6,6 +6,8 @@ mod auth;
 mod controller;
 mod engine;
 mod error;
+#[cfg(test)]
+mod fake;
 mod host;
 mod io_queue;
 mod memory;
@@ -22,6 +24,8 @@ pub mod status;
 mod sync_queue;
 #[cfg(test)]
 mod testing;
+#[cfg(test)]
+mod tests;
 mod transport;
 pub mod wire;
 

@@ -140,15 +140,15 @@ impl fmt::Debug for Exchange<'_> {
 }
 
 /// What a response is computed over, besides the challenge.
-struct Proof<'names> {
-    sequence: u32,
-    transaction: u16,
-    role: &'static str,
-    names: [&'names Nqn; 2],
+pub(super) struct Proof<'names> {
+    pub(super) sequence: u32,
+    pub(super) transaction: u16,
+    pub(super) role: &'static str,
+    pub(super) names: [&'names Nqn; 2],
 }
 
 impl Proof<'_> {
-    fn compute(&self, hash: Hash, key: &[u8], challenge: &[u8]) -> Vec<u8> {
+    pub(super) fn compute(&self, hash: Hash, key: &[u8], challenge: &[u8]) -> Vec<u8> {
         let [first, second] = self.names;
         hash.hmac(
             key,
