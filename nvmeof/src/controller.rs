@@ -313,6 +313,17 @@ fn check(options: &Options) -> Result<()> {
     };
     range("the entries of a queue", u64::from(options.queue_entries), 2, 1 << 15)?;
     range("the largest transfer in bytes", u64::from(options.max_transfer), 512, 1 << 31)?;
+    let day = Duration::from_secs(24 * 3600);
+    for (what, time) in [
+        ("the time to connect in milliseconds", options.connect_timeout),
+        ("the time of a command in milliseconds", options.command_timeout),
+        ("the keep-alive time in milliseconds", options.keep_alive.unwrap_or(day)),
+        ("the delay before reconnecting in milliseconds", options.reconnect.max_delay),
+    ] {
+        let least = u64::from(what != "the delay before reconnecting in milliseconds");
+        let asked = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        range(what, asked, least, 24 * 3600 * 1000)?;
+    }
     if options.controller_secret.is_some() && options.secret.is_none() {
         return Err(Error::InvalidArgument {
             what: "the controller's secret",

@@ -25,7 +25,7 @@ use crate::{
             IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
         },
         nvm::{self, BlockCommand, Range},
-        property::{Property, Version},
+        property::{Configuration, Property, Version},
     },
 };
 
@@ -104,6 +104,7 @@ struct LinkState {
     event_requests: Vec<u16>,
     held: Vec<(Command, Vec<u8>)>,
     head: u16,
+    is_shut_down: bool,
     authentication: Option<Vec<u8>>,
 }
 
@@ -290,7 +291,8 @@ impl Channel for FakeChannel {
 
     fn arm(&mut self) -> Result<Arc<dyn Waiter>> {
         self.link.check()?;
-        Ok(Arc::clone(&self.link) as Arc<dyn Waiter>)
+        let waiter: Arc<dyn Waiter> = self.link.clone();
+        Ok(waiter)
     }
 }
 
@@ -638,10 +640,18 @@ impl Target {
             FabricsType::PROPERTY_GET => match fabrics::property_of(command).unwrap().0 {
                 Property::CAPABILITIES => Ok(self.capabilities),
                 Property::VERSION => Ok(u64::from(Version::new(2, 0, 0).0)),
-                Property::STATUS => Ok(u64::from(self.status)),
+                Property::STATUS => {
+                    let shut_down = u64::from(link.state.lock().unwrap().is_shut_down) << 3;
+                    Ok(u64::from(self.status) | shut_down)
+                }
                 _ => Err(Status::INVALID_FIELD),
             },
-            FabricsType::PROPERTY_SET => Ok(0),
+            FabricsType::PROPERTY_SET => {
+                let (_, value) = fabrics::property_of(command).unwrap();
+                let configuration = Configuration(u32::try_from(value).unwrap());
+                link.state.lock().unwrap().is_shut_down = configuration.is_shutdown();
+                Ok(0)
+            }
             FabricsType::AUTHENTICATION_SEND => {
                 let length = usize::try_from(fabrics::authentication_length(command)).unwrap();
                 let message = self.get(link, command, data, length)?;

@@ -1,9 +1,12 @@
 //! Userspace NVMe over RDMA initiator.
 #![forbid(unsafe_code)]
 
+mod address;
 mod association;
 mod auth;
+mod configuration;
 mod controller;
+mod discovery;
 mod engine;
 mod error;
 #[cfg(test)]
@@ -22,6 +25,7 @@ mod session;
 mod shared;
 pub mod status;
 mod sync_queue;
+mod target;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -30,7 +34,9 @@ mod transport;
 pub mod wire;
 
 pub use auth::Secret;
+pub use configuration::Configuration;
 pub use controller::Controller;
+pub use discovery::Discovered;
 pub use error::{Error, Result, Violation};
 pub use host::{Host, HostId};
 pub use io_queue::{Finished, IoQueue, Refused, Request, Ticket};
@@ -39,3 +45,4 @@ pub use namespace::Namespace;
 pub use nqn::Nqn;
 pub use options::{Options, Reconnect};
 pub use status::{CommandSet, Status, StatusType};
+pub use target::Target;
