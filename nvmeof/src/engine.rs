@@ -117,6 +117,11 @@ impl Engine {
         self.slots.len()
     }
 
+    /// Whether a request can be submitted now.
+    pub(crate) fn has_room(&self) -> bool {
+        !self.free.is_empty()
+    }
+
     /// Requests that were submitted and have not ended.
     pub(crate) fn pending(&self) -> usize {
         self.slots.len() - self.free.len() - self.finished.len()

@@ -137,7 +137,7 @@ pub enum Error {
         operation: &'static str,
         /// How it was lost.
         #[source]
-        cause: Arc<Error>,
+        cause: Arc<Self>,
     },
     /// The connection was lost while this command was in flight, and nobody knows whether the
     /// target carried it out.
@@ -151,7 +151,7 @@ pub enum Error {
         operation: &'static str,
         /// How the connection was lost.
         #[source]
-        cause: Arc<Error>,
+        cause: Arc<Self>,
     },
     /// The controller reported a fatal error, or did not become ready.
     #[error("the controller {condition}")]
@@ -164,7 +164,7 @@ pub enum Error {
     Disconnected {
         /// How the connection was lost, or why the last attempt failed.
         #[source]
-        cause: Arc<Error>,
+        cause: Arc<Self>,
     },
     /// Every place for a request is taken; poll, and submit again.
     #[error("all {places} places for requests of this queue are taken")]

@@ -1,7 +1,13 @@
 //! A target in memory, behind the transport trait: it stores blocks, and misbehaves when told to.
+#![expect(
+    clippy::unwrap_in_result,
+    clippy::panic_in_result_fn,
+    reason = "a test double stops at what no test expects"
+)]
 
 use std::{
     collections::{HashMap, VecDeque},
+    os::fd::BorrowedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     time::Duration,
 };
@@ -309,6 +315,10 @@ impl Waiter for Link {
             drop(self.arrived.wait_timeout(state, at_most).unwrap());
         }
         Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

@@ -56,6 +56,16 @@ pub struct Finished<B> {
     pub buffer: Option<B>,
 }
 
+#[cfg(feature = "tokio")]
+impl<B> Finished<B> {
+    /// What became of a request whose driver was dropped: nobody knows.
+    pub(crate) fn lost() -> Self {
+        let cause = Arc::new(Error::Closed);
+        let result = Err(Error::OutcomeUnknown { operation: "a request", cause });
+        Self { ticket: Ticket(u64::MAX), result, buffer: None }
+    }
+}
+
 /// A request that was not taken, and why.
 #[derive(Debug, thiserror::Error)]
 #[error("a request was refused")]
@@ -240,6 +250,24 @@ impl<B: Memory> IoQueue<B> {
             }
             engine.wait(left);
         }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<B: Memory> IoQueue<B> {
+    /// Whether a request can be submitted now.
+    pub(crate) fn has_room(&self) -> bool {
+        self.engine.as_ref().is_some_and(Engine::has_room)
+    }
+
+    /// What waits for the next response; nothing while there is no connection.
+    pub(crate) fn arm(&mut self) -> Option<Arc<dyn crate::transport::Waiter>> {
+        self.engine.as_mut().and_then(Engine::arm)
+    }
+
+    /// How long to wait at most before the next poll.
+    pub(crate) fn patience(&self) -> Duration {
+        self.engine.as_ref().map_or(Duration::ZERO, Engine::patience)
     }
 }
 

@@ -3,6 +3,8 @@
 
 mod address;
 mod association;
+#[cfg(feature = "tokio")]
+mod async_queue;
 mod auth;
 mod configuration;
 mod controller;
@@ -33,6 +35,8 @@ mod tests;
 mod transport;
 pub mod wire;
 
+#[cfg(feature = "tokio")]
+pub use async_queue::AsyncQueue;
 pub use auth::Secret;
 pub use configuration::Configuration;
 pub use controller::Controller;

@@ -117,7 +117,7 @@ impl Queue {
         let taken = || Error::Closed;
         loop {
             let engine = state.engine.as_mut().ok_or_else(taken)?;
-            if engine.pending() + usize::from(engine.has_finished()) < engine.places() {
+            if engine.has_room() {
                 break;
             }
             state = self.make_progress(state);

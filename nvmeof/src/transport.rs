@@ -3,7 +3,7 @@
 //! A transport opens one channel for each queue and registers memory. A channel moves capsules;
 //! the data of commands is moved by the target, which reaches registered memory by itself.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
 use crate::{Buffer, Result, wire::Command};
 
@@ -53,6 +53,10 @@ pub(crate) trait Channel: Send + fmt::Debug {
 pub(crate) trait Waiter: Send + Sync {
     /// Waits until a response may have come, or this time has passed.
     fn wait(&self, at_most: Duration) -> Result<()>;
+
+    /// What becomes readable when a response may have come; [`Waiter::wait`] makes it unreadable
+    /// again.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 
 /// A response capsule.
