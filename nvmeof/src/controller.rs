@@ -7,9 +7,10 @@ use std::{
 };
 
 use crate::{
-    Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result, association,
+    Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result,
+    association::{self, Association},
     engine::Engine,
-    namespace::Geometry,
+    namespace::Opened,
     pool::Pool,
     request::Operation,
     session::{self, Identity},
@@ -20,7 +21,7 @@ use crate::{
         admin::{self, IDENTIFY_BYTES, IdentifyStructure, LogPage},
         event::AsynchronousEvent,
         identify::IdentifyController,
-        identify_namespace::{IdentifyNamespace, parse_active_namespaces, parse_namespace_names},
+        identify_namespace::parse_active_namespaces,
         log_page::{CHANGED_NAMESPACES_BYTES, ChangedNamespaces},
         property::Version,
     },
@@ -167,30 +168,13 @@ impl Controller {
     /// no such namespace; [`Error::Unsupported`] if its blocks carry metadata that this crate does
     /// not handle; [`Error::ConnectionLost`].
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
-        let page = self.inner.identify("identify namespace", IdentifyStructure::NAMESPACE, id)?;
+        let commands = self.identify().optional_commands;
         let limits = self.inner.shared.limits();
-        let geometry = Geometry::new(
-            id,
-            &IdentifyNamespace::parse(&page)?,
-            self.identify().optional_commands,
-            limits.dword_aligned,
-        )?;
-        if limits.max_transfer < geometry.block_bytes {
-            return Err(Error::OutOfRange {
-                what: "the largest transfer in bytes",
-                asked: u64::from(limits.max_transfer),
-                min: u64::from(geometry.block_bytes),
-                max: u64::from(u32::MAX),
-            });
-        }
-        let structure = IdentifyStructure::NAMESPACE_DESCRIPTORS;
-        let names = match self.inner.identify("identify namespace descriptors", structure, id) {
-            Ok(page) => parse_namespace_names(&page)?,
-            // Controllers before version 1.3 have no descriptors.
-            Err(Error::Command { .. }) => Vec::new(),
-            Err(error) => return Err(error),
-        };
-        Ok(Namespace::new(Arc::clone(&self.inner), geometry, names))
+        let opened = Opened::read(id, commands, &limits, |operation, structure| {
+            self.inner.identify(operation, structure, id)
+        })?;
+        let opened = self.inner.shared.number_opening(opened);
+        Ok(Namespace::new(Arc::clone(&self.inner), opened))
     }
 
     /// Takes an I/O queue for one owner. Blocking calls use the queues that are left, so that a
@@ -394,11 +378,15 @@ fn reconnect(shared: &Shared) {
             shared.end();
             return;
         }
-        let attempt = association::establish(&*shared.transport, &shared.identity, &shared.options);
+        let attempt = association::establish(&*shared.transport, &shared.identity, &shared.options)
+            .and_then(|mut association| {
+                let stale = stale_openings(shared, &mut association)?;
+                Ok((association, stale))
+            });
         match attempt {
-            Ok(association) => {
+            Ok((association, stale)) => {
                 log::info!("reconnected after {:?}", lost_at.elapsed());
-                shared.revive(association);
+                shared.revive(association, stale);
                 return;
             }
             Err(error) => {
@@ -422,4 +410,23 @@ fn reconnect(shared: &Shared) {
             }
         }
     }
+}
+
+/// Looks at every namespace that was opened, through a new association, and gives the openings
+/// that do not fit any more.
+fn stale_openings(shared: &Shared, association: &mut Association) -> Result<Vec<u32>> {
+    let Association { admin, limits, identify, .. } = association;
+    let mut stale = Vec::new();
+    for namespace in shared.opened_namespaces() {
+        let now = Opened::read(namespace, identify.optional_commands, limits, |name, structure| {
+            let command = admin::identify(structure, namespace);
+            session::fetch(&*shared.transport, admin, name, command, IDENTIFY_BYTES)
+        });
+        let now = match now {
+            Err(error) if error.is_connection() => return Err(error),
+            other => other.ok(),
+        };
+        stale.extend(shared.stale_openings(namespace, now.as_ref()));
+    }
+    Ok(stale)
 }

@@ -21,7 +21,7 @@ use crate::{
     association::Limits,
     queue::CommandTable,
     request::{Operation, Part, Progress},
-    shared::{Liveness, Shared},
+    shared::{Connected, Liveness, Shared},
     sync_queue::check,
     transport::{Channel, Response, Waiter},
 };
@@ -57,6 +57,8 @@ pub(crate) struct Engine {
     finished: VecDeque<usize>,
     /// In-capsule data on its way from the user's memory to the channel.
     staging: Vec<u8>,
+    /// Openings of namespaces that are not what they were.
+    stale: Vec<u32>,
     tick: u64,
     last_tick: Instant,
     polls: u32,
@@ -97,6 +99,7 @@ impl Engine {
             delayed: Vec::new(),
             finished: VecDeque::with_capacity(places),
             staging: vec![0; limits.in_capsule_bytes],
+            stale: Vec::new(),
             tick: 0,
             last_tick: Instant::now(),
             polls: 0,
@@ -144,6 +147,9 @@ impl Engine {
                 return Err(missing_queue());
             }
             Liveness::Live(_) | Liveness::Waiting => {}
+        }
+        if self.stale.contains(&operation.opening) {
+            return Err(Error::NamespaceChanged { namespace: operation.namespace });
         }
         let full = Error::QueueFull { places: self.slots.len() };
         let slot = self.free.pop().ok_or(full)?;
@@ -420,7 +426,7 @@ impl Engine {
                 self.detach();
                 self.association = live;
                 match self.shared.take_channel(self.index, live) {
-                    Some((channel, limits)) => self.attach(channel, limits),
+                    Some(connected) => self.attach(connected),
                     None => self.fail_all(missing_queue),
                 }
             }
@@ -433,16 +439,22 @@ impl Engine {
         }
     }
 
-    fn attach(&mut self, channel: Box<dyn Channel>, limits: Limits) {
+    fn attach(&mut self, Connected { channel, limits, stale }: Connected) {
         self.channel = Some(channel);
         if limits.queue_entries != self.limits.queue_entries {
             self.table = CommandTable::new(limits.queue_entries.saturating_sub(1));
         }
         self.staging.resize(limits.in_capsule_bytes, 0);
         self.limits = limits;
+        self.stale = stale;
         self.ready.clear();
-        for (index, slot) in self.slots.iter().enumerate() {
-            if matches!(slot, Slot::Active(progress, _) if progress.has_more()) {
+        for index in 0..self.slots.len() {
+            let Some(Slot::Active(progress, _)) = self.slots.get_mut(index) else { continue };
+            let Operation { opening, namespace, .. } = progress.operation;
+            if self.stale.contains(&opening) {
+                progress.fail(Error::NamespaceChanged { namespace });
+                self.settle(index);
+            } else if progress.has_more() {
                 self.ready.push_back(index);
             }
         }

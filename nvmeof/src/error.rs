@@ -190,6 +190,13 @@ pub enum Error {
         /// What is wrong; never any part of the secret.
         reason: &'static str,
     },
+    /// After the connection was lost and made anew, the namespace is another one, or has another
+    /// format: what was meant for the old one would do damage there. Open it again.
+    #[error("namespace {namespace} is not the one that was opened, or is formatted anew")]
+    NamespaceChanged {
+        /// Its identifier.
+        namespace: u32,
+    },
     /// A name or address could not be resolved.
     #[error("{host} could not be resolved to an address")]
     Resolve {

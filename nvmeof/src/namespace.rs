@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use crate::{
     Buffer, Error, Memory, Result,
+    association::Limits,
     controller::Inner,
     memory::wide,
     request::{Kind, Operation},
     wire::{
+        admin::IdentifyStructure,
         block_format::ProtectionType,
         identify::OptionalCommands,
-        identify_namespace::{IdentifyNamespace, NamespaceName},
+        identify_namespace::{IdentifyNamespace, NamespaceName, parse_namespace_names},
         nvm::{BlockFlags, Range},
     },
 };
@@ -31,6 +33,8 @@ pub struct Namespace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Geometry {
     pub(crate) namespace: u32,
+    /// Set by [`Openings::number`].
+    opening: u32,
     pub(crate) block_bytes: u32,
     pub(crate) blocks: u64,
     /// Flags of every command that carries blocks: the controller makes, checks and strips
@@ -43,7 +47,7 @@ pub(crate) struct Geometry {
 }
 
 impl Geometry {
-    pub(crate) fn new(
+    fn new(
         namespace: u32,
         identify: &IdentifyNamespace,
         commands: OptionalCommands,
@@ -89,6 +93,7 @@ impl Geometry {
         }
         Ok(Self {
             namespace,
+            opening: 0,
             block_bytes,
             blocks: identify.size_in_blocks,
             protection,
@@ -129,6 +134,7 @@ impl Geometry {
         Ok(Operation {
             kind,
             namespace: self.namespace,
+            opening: self.opening,
             first_block,
             blocks,
             block_bytes: self.block_bytes,
@@ -155,6 +161,7 @@ impl Geometry {
         Ok(Operation {
             kind,
             namespace: self.namespace,
+            opening: self.opening,
             first_block,
             blocks,
             block_bytes: 0,
@@ -214,8 +221,92 @@ impl Geometry {
     }
 }
 
+/// What was opened: a namespace as it was then.
+#[derive(Clone, Debug)]
+pub(crate) struct Opened {
+    pub(crate) geometry: Geometry,
+    pub(crate) names: Vec<NamespaceName>,
+}
+
+impl Opened {
+    /// Reads what a controller says about a namespace.
+    pub(crate) fn read(
+        namespace: u32,
+        commands: OptionalCommands,
+        limits: &Limits,
+        mut identify: impl FnMut(&'static str, IdentifyStructure) -> Result<Vec<u8>>,
+    ) -> Result<Self> {
+        let page = identify("identify namespace", IdentifyStructure::NAMESPACE)?;
+        let page = IdentifyNamespace::parse(&page)?;
+        let geometry = Geometry::new(namespace, &page, commands, limits.dword_aligned)?;
+        if limits.max_transfer < geometry.block_bytes {
+            return Err(Error::OutOfRange {
+                what: "the largest transfer in bytes",
+                asked: u64::from(limits.max_transfer),
+                min: u64::from(geometry.block_bytes),
+                max: u64::from(u32::MAX),
+            });
+        }
+        let structure = IdentifyStructure::NAMESPACE_DESCRIPTORS;
+        let names = match identify("identify namespace descriptors", structure) {
+            Ok(page) => parse_namespace_names(&page)?,
+            // Controllers before version 1.3 have no descriptors.
+            Err(Error::Command { .. }) => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        Ok(Self { geometry, names })
+    }
+
+    /// Whether requests made for `self` are right for `other` too: the same namespace by its
+    /// names, in the same format, at least as large.
+    fn is_good_for(&self, other: &Self) -> bool {
+        let as_it_was = |geometry: &Geometry| Geometry { opening: 0, blocks: 0, ..*geometry };
+        self.names == other.names
+            && as_it_was(&self.geometry) == as_it_was(&other.geometry)
+            && self.geometry.blocks <= other.geometry.blocks
+    }
+}
+
+/// Everything that was opened through one controller, each version of a namespace once.
+#[derive(Debug, Default)]
+pub(crate) struct Openings(Vec<Opened>);
+
+impl Openings {
+    /// Numbers what was opened, as the same version was numbered before.
+    pub(crate) fn number(&mut self, mut opened: Opened) -> Opened {
+        let known = self.0.iter().find(|known| {
+            known.is_good_for(&opened) && known.geometry.blocks == opened.geometry.blocks
+        });
+        if let Some(known) = known {
+            return known.clone();
+        }
+        opened.geometry.opening = u32::try_from(self.0.len()).unwrap_or(u32::MAX);
+        self.0.push(opened.clone());
+        opened
+    }
+
+    /// The namespaces that were opened.
+    pub(crate) fn namespaces(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = self.0.iter().map(|known| known.geometry.namespace).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// The openings of a namespace that do not fit what it is now.
+    pub(crate) fn stale(&self, namespace: u32, now: Option<&Opened>) -> Vec<u32> {
+        self.0
+            .iter()
+            .filter(|known| known.geometry.namespace == namespace)
+            .filter(|known| !now.is_some_and(|now| known.is_good_for(now)))
+            .map(|known| known.geometry.opening)
+            .collect()
+    }
+}
+
 impl Namespace {
-    pub(crate) fn new(inner: Arc<Inner>, geometry: Geometry, names: Vec<NamespaceName>) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, opened: Opened) -> Self {
+        let Opened { geometry, names } = opened;
         Self { inner, geometry, names }
     }
 

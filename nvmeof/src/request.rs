@@ -74,6 +74,8 @@ enum AfterLoss {
 pub(crate) struct Operation {
     pub(crate) kind: Kind,
     pub(crate) namespace: u32,
+    /// Which opening of the namespace this is for; see [`Opened`](crate::namespace::Opened).
+    pub(crate) opening: u32,
     pub(crate) first_block: u64,
     /// Blocks; the number of ranges for [`Kind::Deallocate`], and 0 for [`Kind::Flush`].
     pub(crate) blocks: u64,
@@ -347,6 +349,7 @@ mod tests {
         Operation {
             kind,
             namespace: 1,
+            opening: 0,
             first_block: 100,
             blocks,
             block_bytes: 512,

@@ -17,6 +17,7 @@ use std::{
 use crate::{
     Error, Options, Result,
     association::{Association, Limits},
+    namespace::{Opened, Openings},
     session::Identity,
     sync_queue::SyncQueue,
     transport::{Channel, Transport},
@@ -51,12 +52,24 @@ struct State {
     channels: Vec<Option<Box<dyn Channel>>>,
     limits: Limits,
     identify: Arc<IdentifyController>,
+    openings: Openings,
+    /// Openings whose namespace is not what it was.
+    stale: Vec<u32>,
     /// Why the latest association, or attempt at one, came to nothing.
     cause: Arc<Error>,
     /// Commands that took too long: queue and identifier.
     aborts: Vec<(u16, u16)>,
     events: VecDeque<AsynchronousEvent>,
     is_closed: bool,
+}
+
+/// What a queue gets when it follows to a new association.
+#[derive(Debug)]
+pub(crate) struct Connected {
+    pub(crate) channel: Box<dyn Channel>,
+    pub(crate) limits: Limits,
+    /// Openings whose namespace is not what it was.
+    pub(crate) stale: Vec<u32>,
 }
 
 /// Whether there is an association.
@@ -88,6 +101,8 @@ impl Shared {
                 channels: channels.into_iter().map(Some).collect(),
                 limits,
                 identify: Arc::new(identify),
+                openings: Openings::default(),
+                stale: Vec::new(),
                 cause: Arc::new(Error::Closed),
                 aborts: Vec::new(),
                 events: VecDeque::new(),
@@ -120,7 +135,9 @@ impl Shared {
     }
 
     /// Puts a new association in place of the lost one.
-    pub(crate) fn revive(&self, association: Association) {
+    ///
+    /// `stale` are the openings of namespaces that are not what they were.
+    pub(crate) fn revive(&self, association: Association, stale: Vec<u32>) {
         let Association { admin, channels, limits, identify } = association;
         *self.admin() = Some(admin);
         let mut state = self.state();
@@ -130,6 +147,7 @@ impl Shared {
         state.latest += 1;
         state.channels = channels.into_iter().map(Some).collect();
         state.limits = limits;
+        state.stale = stale;
         state.identify = Arc::new(identify);
         self.live.store(state.latest, Ordering::Release);
         self.changed.notify_all();
@@ -161,17 +179,29 @@ impl Shared {
     }
 
     /// Takes the channel of a queue, counted from 0, if it is there and of this association.
-    pub(crate) fn take_channel(
-        &self,
-        queue: usize,
-        association: u64,
-    ) -> Option<(Box<dyn Channel>, Limits)> {
+    pub(crate) fn take_channel(&self, queue: usize, association: u64) -> Option<Connected> {
         let mut state = self.state();
-        let limits = state.limits;
+        let (limits, stale) = (state.limits, state.stale.clone());
         if state.latest != association {
             return None;
         }
-        state.channels.get_mut(queue)?.take().map(|channel| (channel, limits))
+        let channel = state.channels.get_mut(queue)?.take()?;
+        Some(Connected { channel, limits, stale })
+    }
+
+    /// Numbers what was opened.
+    pub(crate) fn number_opening(&self, opened: Opened) -> Opened {
+        self.state().openings.number(opened)
+    }
+
+    /// The namespaces that were opened.
+    pub(crate) fn opened_namespaces(&self) -> Vec<u32> {
+        self.state().openings.namespaces()
+    }
+
+    /// The openings of a namespace that do not fit what it is now.
+    pub(crate) fn stale_openings(&self, namespace: u32, now: Option<&Opened>) -> Vec<u32> {
+        self.state().openings.stale(namespace, now)
     }
 
     /// How many queues the latest association has.

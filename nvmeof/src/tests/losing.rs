@@ -181,6 +181,33 @@ fn a_target_with_fewer_queues_after_a_loss_leaves_the_others_working() {
 }
 
 #[test]
+fn a_namespace_that_is_another_one_after_a_loss_is_left_alone() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options()).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let block = controller.allocate(512).unwrap();
+    namespace.write(0, &block).unwrap();
+    let writes = target.count(Opcode::WRITE);
+    // As large in bytes, and formatted anew.
+    target.lock().namespace.formats[0].data_size_exponent = 10;
+    target.lock().namespace.size_in_blocks = 8;
+    target.cut();
+    for _ in 0..2 {
+        let error = namespace.write(0, &block).unwrap_err();
+        assert!(matches!(error, Error::NamespaceChanged { namespace: 1 }), "{error}");
+    }
+    assert_eq!(target.count(Opcode::WRITE), writes);
+    let anew = controller.namespace(1).unwrap();
+    anew.write(0, &controller.allocate(1024).unwrap()).unwrap();
+    assert!(matches!(namespace.write(0, &block), Err(Error::NamespaceChanged { .. })));
+
+    // A namespace that only grew is the same one.
+    target.lock().namespace.size_in_blocks = 16;
+    target.cut();
+    anew.write(7, &controller.allocate(1024).unwrap()).unwrap();
+}
+
+#[test]
 fn every_acknowledged_write_survives_two_hundred_random_losses() {
     const BLOCKS: usize = 256;
     let target = FakeTarget::new(BLOCKS as u64);
