@@ -8,6 +8,12 @@
 //! cargo run --release --example data_path_cost -- [--dev NAME] [--gid N] [--iters N] [--warmup N]
 //!     [--mode single|batch] [--depth N] [--size N] [--op write|write-imm] [--inline] [--basic]
 //! ```
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_precision_loss,
+    reason = "a program that prints what it measured"
+)]
 
 use std::{env, error::Error, process::ExitCode, time::Instant};
 

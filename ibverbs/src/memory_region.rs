@@ -178,9 +178,26 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
     ///
     /// # Errors
     ///
-    /// The region as it was, if deregistration is refused: `EBUSY` while a memory window is bound to it.
+    /// [`Error::Verb`], `EBUSY` while a memory window is bound to the region. The buffer is leaked then, since the
+    /// device may still write it; [`try_into_buffer`](Self::try_into_buffer) gives the region back instead.
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn into_buffer(mut self) -> Result<B, Box<CloseError<Self>>> {
+    pub fn into_buffer(self) -> Result<B> {
+        self.try_into_buffer().map_err(|refused| {
+            let CloseError { object, error } = *refused;
+            let leaked = ManuallyDrop::new(object);
+            // SAFETY: `leaked` is not used after this, nor dropped.
+            drop(unsafe { std::ptr::read(&raw const leaked.domain) });
+            error
+        })
+    }
+
+    /// As [`into_buffer`](Self::into_buffer), but gives the region back if deregistration is refused.
+    ///
+    /// # Errors
+    ///
+    /// The region as it was, with the reason.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn try_into_buffer(mut self) -> Result<B, Box<CloseError<Self>>> {
         if let Err(error) = self.region.deregister() {
             return Err(Box::new(CloseError { object: self, error }));
         }

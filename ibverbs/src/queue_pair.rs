@@ -15,8 +15,8 @@ pub(crate) mod transition;
 use std::{fmt, marker::PhantomData, ptr::NonNull};
 
 use crate::{
-    CloseError, CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber,
-    Result, Transport, error::verb,
+    CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber, Result,
+    Transport, error::verb,
 };
 
 /// Just made, or reset: it neither sends nor receives.
@@ -180,12 +180,10 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     ///
     /// # Errors
     ///
-    /// The queue pair as it was, if the device refuses.
+    /// [`Error::Transition`] if the device refuses. The queue pair is dropped then.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn reset(mut self) -> Result<QueuePair<'a, T, Reset>, Box<CloseError<Self>>> {
-        if let Err(error) = transition::to_reset().apply(&self.handle) {
-            return Err(Box::new(CloseError { object: self, error }));
-        }
+    pub fn reset(mut self) -> Result<QueuePair<'a, T, Reset>> {
+        transition::to_reset().apply(&self.handle)?;
         self.handle.first_packet = PacketSequence::random();
         // SAFETY: the device has just reset it.
         Ok(unsafe { QueuePair::from_handle(self.handle) })
