@@ -36,7 +36,7 @@ impl AddressHandles {
         let handle = handle.ok_or(AdminStatus::IllegalParameter)?;
         handle.users -= 1;
         if handle.users == 0 {
-            drop(self.0.remove(number.into()));
+            self.0.remove(number.into());
         }
         Ok(())
     }

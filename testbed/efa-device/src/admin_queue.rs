@@ -4,6 +4,7 @@ use crate::bytes::{Fields, PutFields};
 use crate::checksum::crc16;
 use crate::config::{AdminEffect, AdminFault};
 use crate::host::Host;
+use crate::producer::{Place, Producer};
 use crate::registers::{Registers, Ring};
 use crate::status::AdminStatus;
 
@@ -66,7 +67,7 @@ impl Command {
 #[derive(Debug)]
 pub(crate) struct AdminQueue {
     consumed: u16,
-    produced: u64,
+    producer: Producer,
     faults: Vec<AdminFault>,
     /// Commands seen, by opcode.
     seen: [u32; 256],
@@ -74,7 +75,7 @@ pub(crate) struct AdminQueue {
 
 impl AdminQueue {
     pub(crate) const fn new(faults: Vec<AdminFault>) -> Self {
-        Self { consumed: 0, produced: 0, faults, seen: [0; 256] }
+        Self { consumed: 0, producer: Producer::new(), faults, seen: [0; 256] }
     }
 
     pub(crate) const fn start_commands(&mut self) {
@@ -82,7 +83,7 @@ impl AdminQueue {
     }
 
     pub(crate) const fn start_responses(&mut self) {
-        self.produced = 0;
+        self.producer = Producer::new();
     }
 
     /// The next command before index `producer`; none if there is none or the ring is unusable.
@@ -124,15 +125,13 @@ impl AdminQueue {
         mut response: Response,
     ) {
         let ring = &registers.responses;
-        if ring.depth == 0 || usize::from(ring.entry_bytes) != RESPONSE_BYTES {
+        if usize::from(ring.entry_bytes) != RESPONSE_BYTES {
             return;
         }
-        let lap = self.produced / u64::from(ring.depth);
-        let slot = self.produced % u64::from(ring.depth);
-        self.produced += 1;
+        let Some(Place { slot, phase }) = self.producer.next(ring.depth) else { return };
         response.put_u16(0, command.id);
         response.put_u8(2, status);
-        response.put_u8(PHASE_BYTE, u8::from(lap % 2 == 0));
+        response.put_u8(PHASE_BYTE, phase);
         if checksums {
             let checksum = crc16(&response);
             response.put_u16(RESPONSE_CHECKSUM, checksum);

@@ -2,6 +2,7 @@
 
 use crate::bytes::PutFields;
 use crate::host::Host;
+use crate::producer::{Place, Producer};
 use crate::registers::Ring;
 
 const ENTRY_BYTES: u16 = 64;
@@ -21,7 +22,7 @@ pub(crate) const SUPPORTED_GROUPS: u32 = 0b1_1110;
 /// A ring of 64-byte events in guest memory.
 #[derive(Debug, Default)]
 pub(crate) struct AsyncEventQueue {
-    produced: u64,
+    producer: Producer,
     consumed: u16,
     pub(crate) enabled: u32,
 }
@@ -30,20 +31,17 @@ impl AsyncEventQueue {
     /// Reports an event, unless the driver did not enable its group or does not keep up.
     pub(crate) fn report(&mut self, host: &dyn Host, ring: &Ring, group: Group) {
         let number = group as u16;
-        let depth = u64::from(ring.depth);
-        if self.enabled & 1 << number == 0 || depth == 0 || ring.entry_bytes != ENTRY_BYTES {
+        if self.enabled & 1 << number == 0 || ring.entry_bytes != ENTRY_BYTES {
             return;
         }
         if self.unread() >= ring.depth {
             log::debug!("asynchronous event queue is full, event of group {number} dropped");
             return;
         }
-        let lap = self.produced / depth;
-        let slot = self.produced % depth;
+        let Some(Place { slot, phase }) = self.producer.next(ring.depth) else { return };
         let mut entry = [0_u8; ENTRY_BYTES as usize];
         entry.put_u16(0, number);
-        entry.put_u8(PHASE_BYTE, u8::from(lap % 2 == 0));
-        self.produced += 1;
+        entry.put_u8(PHASE_BYTE, phase);
         let address = ring.base.wrapping_add(slot * u64::from(ENTRY_BYTES));
         match host.publish(address, &entry, PHASE_BYTE) {
             Ok(()) => host.raise(ring.vector.into()),
@@ -58,12 +56,11 @@ impl AsyncEventQueue {
 
     /// Forgets what was reported; the ring begins anew.
     pub(crate) const fn start(&mut self) {
-        self.produced = 0;
+        self.producer = Producer::new();
         self.consumed = 0;
     }
 
     fn unread(&self) -> u16 {
-        let [a, b, ..] = self.produced.to_le_bytes();
-        u16::from_le_bytes([a, b]).wrapping_sub(self.consumed)
+        self.producer.count().wrapping_sub(self.consumed)
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::bytes::PutFields;
 use crate::host::GuestMemory;
+use crate::producer::{Place, Producer};
 use crate::status::CompletionStatus;
 use crate::work_request::{Operation, RequestId};
 
@@ -52,7 +53,7 @@ pub(crate) struct CompletionQueue {
     pub(crate) wide_request_ids: bool,
     /// The event queue to tell; none if the queue is only polled.
     pub(crate) event_queue: Option<u16>,
-    produced: u64,
+    producer: Producer,
     armed: bool,
     pub(crate) users: u32,
 }
@@ -86,7 +87,7 @@ impl CompletionQueue {
             source_addresses,
             wide_request_ids,
             event_queue,
-            produced: 0,
+            producer: Producer::new(),
             armed: false,
             users: 0,
         }
@@ -100,11 +101,9 @@ impl CompletionQueue {
         memory: &dyn GuestMemory,
         completion: &Completion,
     ) -> Option<u16> {
-        let lap = self.produced / u64::from(self.depth);
-        let slot = self.produced % u64::from(self.depth);
+        let Place { slot, phase } = self.producer.next(self.depth)?;
         let mut entry = self.encode(completion);
-        entry[FLAGS_BYTE] |= u8::from(lap % 2 == 0);
-        self.produced += 1;
+        entry[FLAGS_BYTE] |= phase;
         let address = self.base.wrapping_add(slot * self.entry_bytes as u64);
         let bytes = entry.get(..self.entry_bytes).unwrap_or(&entry);
         if let Err(fault) = memory.publish(address, bytes, FLAGS_BYTE) {
@@ -122,7 +121,7 @@ impl CompletionQueue {
     /// 2^16); returns the event queue to tell at once if it is already there.
     pub(crate) fn arm(&mut self, consumed: u16) -> Option<u16> {
         let event_queue = self.event_queue?;
-        if self.produced % (1 << 16) == u64::from(consumed) {
+        if self.producer.count() == consumed {
             self.armed = true;
             None
         } else {

@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn defaults_are_valid_and_a_bad_number_is_named() {
-        assert!(DeviceConfig::default().check().is_ok());
+        DeviceConfig::default().check().expect("the defaults");
         let config = DeviceConfig { max_queue_pairs: 0, ..DeviceConfig::default() };
         let message = config.check().expect_err("zero queue pairs").to_string();
         assert_eq!(message, "queue pairs is 0, the model allows 1 to 4096");

@@ -2,6 +2,7 @@
 
 use crate::bytes::PutFields;
 use crate::host::Host;
+use crate::producer::{Place, Producer};
 
 const ENTRY_BYTES: u64 = 16;
 const PHASE_BYTE: usize = 0;
@@ -15,7 +16,7 @@ pub(crate) struct EventQueue {
     base: u64,
     depth: u16,
     vector: u8,
-    produced: u64,
+    producer: Producer,
     armed: bool,
     pending: bool,
 }
@@ -23,17 +24,15 @@ pub(crate) struct EventQueue {
 impl EventQueue {
     /// `depth` is a power of two.
     pub(crate) const fn new(base: u64, depth: u16, vector: u8) -> Self {
-        Self { base, depth, vector, produced: 0, armed: false, pending: false }
+        Self { base, depth, vector, producer: Producer::new(), armed: false, pending: false }
     }
 
     /// Reports that completion queue `number` has completions.
     pub(crate) fn completion(&mut self, host: &dyn Host, number: u16) {
-        let lap = self.produced / u64::from(self.depth);
-        let slot = self.produced % u64::from(self.depth);
+        let Some(Place { slot, phase }) = self.producer.next(self.depth) else { return };
         let mut entry = [0_u8; 16];
-        entry.put_u8(PHASE_BYTE, u8::from(lap % 2 == 0));
+        entry.put_u8(PHASE_BYTE, phase);
         entry.put_u16(8, number);
-        self.produced += 1;
         let address = self.base.wrapping_add(slot * ENTRY_BYTES);
         if let Err(fault) = host.publish(address, &entry, PHASE_BYTE) {
             log::warn!("event queue: {fault}");

@@ -21,6 +21,9 @@ use crate::work_request::SendRequest;
 /// Bytes copied at once where order does not matter.
 const COPY_BYTES: u64 = 64 * 1024;
 
+/// The least time between two attempts, so that time always goes on.
+const SHORTEST_WAIT: Duration = Duration::from_micros(1);
+
 /// A device of a fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceNumber(usize);
@@ -199,7 +202,7 @@ impl Fabric {
             }
             Some(Outcome::Lost { status }) => {
                 flight.verdict = Some(status);
-                flight.due = self.now + self.config.response_timeout;
+                flight.due += self.config.response_timeout;
                 self.flights.push(Reverse(flight));
             }
             Some(Outcome::NotReady { attempts }) => {
@@ -210,7 +213,7 @@ impl Fabric {
                     flight.verdict = Some(CompletionStatus::RemoteNotReady);
                 } else {
                     flight.refusals += 1;
-                    flight.due = self.now + self.config.not_ready_delay;
+                    flight.due += self.config.not_ready_delay.max(SHORTEST_WAIT);
                 }
                 self.flights.push(Reverse(flight));
             }

@@ -18,6 +18,7 @@ mod host;
 mod layout;
 mod memory_region;
 mod page_list;
+mod producer;
 mod queue_pair;
 mod random;
 mod registers;

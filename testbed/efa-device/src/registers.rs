@@ -172,6 +172,10 @@ impl Registers {
     /// Answers a readless read: offset and value first, then the request number that the driver
     /// waits for.
     fn answer(&self, config: &DeviceConfig, memory: &dyn GuestMemory, request: u32) {
+        if self.answer == 0 {
+            log::debug!("readless read before the driver gave an address to answer to");
+            return;
+        }
         let register = high_u16(request);
         let mut value = [0_u8; 6];
         value.put_u16(0, register);

@@ -6,7 +6,7 @@ use crate::completion_queue::{Received, Side};
 use crate::device::Device;
 use crate::event_counter::Events;
 use crate::memory_region::Permissions;
-use crate::queue_pair::{TakenReceive, Transport};
+use crate::queue_pair::{QueuePair, TakenReceive, Transport};
 use crate::requester::Packet;
 use crate::scatter::{self, CopyFault, ScatterList, Source};
 use crate::status::CompletionStatus;
@@ -120,13 +120,7 @@ impl Device {
             return Answer::Done(CompletionStatus::RemoteBadAddress);
         };
         let uses_receive = self.needs_receive(packet);
-        let ready = |device: &Self| {
-            device
-                .queue_pairs
-                .get(packet.queue_pair)
-                .is_some_and(|queue_pair| queue_pair.has_receive())
-        };
-        if uses_receive && !ready(self) {
+        if uses_receive && !self.has_receive(packet) {
             return Answer::NotReady;
         }
         if let Err(fault) = scatter::copy(source, &*self.host, &target, 0, pieces) {
@@ -211,6 +205,10 @@ impl Device {
     fn take_receive(&mut self, packet: &Packet) -> Option<TakenReceive> {
         let queue_pair = self.queue_pairs.get_mut(packet.queue_pair)?;
         queue_pair.take_receive(&*self.host)
+    }
+
+    fn has_receive(&self, packet: &Packet) -> bool {
+        self.queue_pairs.get(packet.queue_pair).is_some_and(QueuePair::has_receive)
     }
 
     fn remote_memory(&self, packet: &Packet, needed: Permissions) -> Option<ScatterList> {

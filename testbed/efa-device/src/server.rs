@@ -126,7 +126,7 @@ struct Function {
 
 impl PciFunction for Function {
     fn read(&mut self, bar: u8, offset: u64, data: &mut [u8]) {
-        if bar != REGISTER_BAR || offset % 4 != 0 {
+        if bar != REGISTER_BAR || !offset.is_multiple_of(4) {
             return;
         }
         let number = self.number;

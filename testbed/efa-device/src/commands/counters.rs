@@ -20,7 +20,7 @@ impl Device {
             return Err(AdminStatus::UnsupportedOpcode);
         }
         let address = payload.u64(4);
-        if address % 8 != 0 {
+        if !address.is_multiple_of(8) {
             return Err(AdminStatus::IllegalParameter);
         }
         let number = self.event_counters.insert(EventCounter::new(address))?;

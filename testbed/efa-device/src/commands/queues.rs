@@ -62,7 +62,7 @@ impl Device {
         if queue.ok_or(AdminStatus::IllegalParameter)?.users > 0 {
             return Err(AdminStatus::Busy);
         }
-        drop(self.completion_queues.remove(number.into()));
+        self.completion_queues.remove(number.into());
         Ok(())
     }
 

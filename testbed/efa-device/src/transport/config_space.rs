@@ -1,6 +1,6 @@
 //! The PCI configuration space of an EFA function.
 
-use crate::bytes::PutFields;
+use crate::bytes::{PutFields, index};
 use crate::layout::VECTORS;
 
 use super::{MSIX_PENDING, MSIX_TABLE};
@@ -42,23 +42,23 @@ impl ConfigSpace {
     }
 
     pub(super) fn read(&self, offset: u64, data: &mut [u8]) {
-        for (position, byte) in (offset..).zip(data) {
-            let place = usize::try_from(position).ok();
+        for (position, byte) in data.iter_mut().enumerate() {
+            let place = index(offset).checked_add(position);
             *byte = place.and_then(|place| self.0.get(place)).copied().unwrap_or(0);
         }
     }
 
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
-        for (position, &byte) in (offset..).zip(data) {
-            let writable: u8 = match position {
+        for (position, &byte) in data.iter().enumerate() {
+            let Some(place) = index(offset).checked_add(position) else { return };
+            let writable: u8 = match place {
                 // Command register and interrupt line.
                 0x04 | 0x05 | 0x3c => 0xff,
                 // MSI-X: enable and mask.
                 0x43 => 0xc0,
                 _ => 0,
             };
-            let place = usize::try_from(position).ok();
-            if let Some(old) = place.and_then(|place| self.0.get_mut(place)) {
+            if let Some(old) = self.0.get_mut(place) {
                 *old = *old & !writable | byte & writable;
             }
         }

@@ -25,7 +25,7 @@ use super::{PciFunction, REGISTER_BAR_BYTES};
 /// VGA.
 const REGIONS: u32 = 9;
 const CONFIG_REGION: u32 = vfio::VFIO_PCI_CONFIG_REGION_INDEX;
-/// Interrupt kinds: INTx, MSI, MSI-X, error, request.
+/// Interrupt kinds: legacy, MSI, MSI-X, error, request.
 const INTERRUPT_KINDS: u32 = 5;
 const MSIX: u32 = vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
