@@ -11,6 +11,7 @@ use crate::{
     connection::{Broken, Connection, Pause},
     error::{at, chain},
     frame::{Frame, Introduction, Kind},
+    link::aborted,
     meeting::Meeting,
 };
 
@@ -47,7 +48,7 @@ fn listen_once(meeting: &Meeting) -> Result<Vec<TcpListener>> {
     };
     let addresses = meeting.addresses().map_err(unresolved)?;
     if let Some(remedy) = meeting.remedy_if_wrong
-        && !addresses.iter().any(|address| TcpListener::bind((*address, 0)).is_ok())
+        && !is_here(&addresses)
     {
         return Err(Error::variable("MASTER_ADDR", None, remedy));
     }
@@ -64,6 +65,11 @@ fn listen_once(meeting: &Meeting) -> Result<Vec<TcpListener>> {
         address: meeting.describe(),
         source: problem.unwrap_or_else(|| io::ErrorKind::InvalidInput.into()),
     })
+}
+
+/// Whether one of these is an address of this host.
+fn is_here(addresses: &[IpAddr]) -> bool {
+    addresses.iter().any(|&address| TcpListener::bind((address, 0)).is_ok())
 }
 
 /// The first of these addresses that works.
@@ -99,6 +105,7 @@ fn open_all(port: u16) -> io::Result<Vec<TcpListener>> {
 /// Waits until every other rank has called, and starts them all. In order of rank, from rank 1 on.
 pub(crate) fn gather(
     listeners: &[TcpListener],
+    meeting: &Meeting,
     introduction: Introduction,
     size: usize,
     timeout: Duration,
@@ -110,7 +117,7 @@ pub(crate) fn gather(
         callers: Vec::new(),
         heard: Vec::new(),
     };
-    let gathered = table.gather(listeners, timeout);
+    let gathered = table.gather(listeners, timeout).map_err(|error| hint(error, meeting));
     let mut ranks: Vec<Connection> = table.seats.into_iter().flatten().collect();
     let farewell = match &gathered {
         Ok(()) => Frame::new(Kind::Start, 0, Vec::new()),
@@ -124,6 +131,17 @@ pub(crate) fn gather(
         }
     }
     gathered.map(|()| ranks)
+}
+
+/// A forwarded address is no mistake, so this is told only when a rank does not come.
+fn hint(mut error: Error, meeting: &Meeting) -> Error {
+    if let Error::Missing { heard, .. } = &mut error
+        && meeting.addresses().is_ok_and(|addresses| !is_here(&addresses))
+    {
+        let hosts = meeting.hosts.join(" or ");
+        heard.push_str(&format!("; rank 0 runs here, and {hosts} is no address of this host"));
+    }
+    error
 }
 
 struct Table {
@@ -230,8 +248,7 @@ impl Table {
             let problem = match seated.look() {
                 Ok(None) => continue,
                 Ok(Some(frame)) if frame.kind == Kind::Abort => {
-                    let reason = String::from_utf8_lossy(&frame.payload).into_owned();
-                    return Err(Error::Aborted { rank, reason });
+                    return Err(aborted(frame));
                 }
                 Ok(Some(_)) => return Err(garbage("it does not wait for the start".to_owned())),
                 Err(Broken::Garbage(problem)) => return Err(garbage(problem.to_string())),

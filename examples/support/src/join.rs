@@ -12,6 +12,7 @@ use crate::{
     error::at,
     frame::{Frame, Introduction, Kind},
     host::listed,
+    link::{aborted, with_grace},
     meeting::Meeting,
 };
 
@@ -26,7 +27,6 @@ pub(crate) fn join(
     introduction: Introduction,
     rank: usize,
     timeout: Duration,
-    patience: Duration,
 ) -> Result<Connection> {
     let mut search = Search {
         hello: Frame::new(Kind::Hello, rank_on_wire(rank), introduction.to_bytes()),
@@ -38,7 +38,7 @@ pub(crate) fn join(
     };
     let mut connection = search.find(meeting, timeout)?;
     connection.trust();
-    await_start(&mut connection, patience)?;
+    await_start(&mut connection, with_grace(timeout))?;
     Ok(connection)
 }
 
@@ -77,13 +77,6 @@ fn await_start(connection: &mut Connection, patience: Duration) -> Result<()> {
                 return Err(Error::Disconnected { rank: 0, during: DURING, source });
             }
         }
-    }
-}
-
-fn aborted(frame: &Frame) -> Error {
-    Error::Aborted {
-        rank: usize::try_from(frame.detail).unwrap_or(usize::MAX),
-        reason: String::from_utf8_lossy(&frame.payload).into_owned(),
     }
 }
 

@@ -34,6 +34,7 @@ mod host;
 mod host_list;
 mod join;
 mod launch;
+mod link;
 mod meeting;
 mod pattern;
 mod placement;

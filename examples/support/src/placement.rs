@@ -1,6 +1,4 @@
-//! Who this process is, from what its launcher put into the environment.
-//!
-#![doc = include_str!("launchers.md")]
+//! Who this process is, from what its launcher put into the environment: the table in the crate docs.
 
 use std::{fmt, os::unix::process::parent_id};
 

@@ -11,17 +11,13 @@ use std::{
 
 use crate::{
     Error, Launcher, Result,
-    connection::{Broken, Connection, Pause},
     environment::Environment,
-    error::chain,
-    frame::{Frame, Introduction, Kind, LONGEST_PAYLOAD},
+    frame::{Introduction, Kind, LONGEST_PAYLOAD},
     host, join,
     join::rank_on_wire,
+    link::Link,
     placement::Placement,
 };
-
-/// How long a last word to a peer may take.
-const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// One rank's view of its job: who it is, and a way to reach the others.
 ///
@@ -37,22 +33,6 @@ pub struct World {
     placement: Placement,
     timeout: Duration,
     link: Mutex<Link>,
-}
-
-#[derive(Debug)]
-struct Link {
-    /// On rank 0 all others in order, on the others rank 0.
-    peers: Vec<Peer>,
-    /// Operations so far.
-    sequence: u32,
-    /// Why nothing can be exchanged any more.
-    failed: Option<String>,
-}
-
-#[derive(Debug)]
-struct Peer {
-    rank: usize,
-    connection: Connection,
 }
 
 impl World {
@@ -83,23 +63,18 @@ impl World {
         timeout: Duration,
         listeners: Option<Vec<TcpListener>>,
     ) -> Result<Self> {
-        let rank = placement.rank;
-        let mut peers = Vec::new();
+        let (rank, size) = (placement.rank, placement.size);
+        let mut connections = Vec::new();
         if let Some(meeting) = &placement.meeting {
-            let introduction =
-                Introduction { job: meeting.job, world_size: rank_on_wire(placement.size) };
+            let introduction = Introduction { job: meeting.job, world_size: rank_on_wire(size) };
             if rank == 0 {
                 let listeners = listeners.map_or_else(|| host::listen(meeting, timeout), Ok)?;
-                let gathered = host::gather(&listeners, introduction, placement.size, timeout)?;
-                let ranks = gathered.into_iter().zip(1..);
-                peers.extend(ranks.map(|(connection, rank)| Peer { rank, connection }));
+                connections = host::gather(&listeners, meeting, introduction, size, timeout)?;
             } else {
-                let patience = with_grace(timeout);
-                let connection = join::join(meeting, introduction, rank, timeout, patience)?;
-                peers.push(Peer { rank: 0, connection });
+                connections.push(join::join(meeting, introduction, rank, timeout)?);
             }
         }
-        let link = Mutex::new(Link { peers, sequence: 0, failed: None });
+        let link = Mutex::new(Link::new(rank, size, timeout, connections));
         Ok(Self { placement, timeout, link })
     }
 
@@ -194,10 +169,7 @@ impl World {
     ///
     /// As [`exchange`](Self::exchange), for a rank that died or gave up.
     pub fn check_peers(&self) -> Result<()> {
-        let mut link = self.lock();
-        link.usable()?;
-        let seen = link.peers.iter_mut().try_for_each(|peer| peer.check("the work"));
-        self.conclude(&mut link, seen)
+        self.lock().check()
     }
 
     /// Calls `poll` until it gives something, at most for the time-out. Spins, giving way to other
@@ -241,10 +213,7 @@ impl World {
     /// [`launch`](crate::launch) and [`run`](crate::run) do it for a rank that returns an error or
     /// panics.
     pub fn give_up(&self, reason: &str) {
-        let mut link = self.lock();
-        if link.failed.is_none() {
-            link.fail(self.rank(), reason);
-        }
+        self.lock().give_up(reason);
     }
 
     /// Prints one or more lines to standard output, each with this rank in front, not mixed with
@@ -261,28 +230,7 @@ impl World {
             let (length, limit) = (bytes.len(), Self::LONGEST_MESSAGE);
             return Err(Error::TooLong { length, limit });
         }
-        let mut link = self.lock();
-        link.usable()?;
-        link.sequence = link.sequence.wrapping_add(1);
-        let sequence = link.sequence;
-        let own = Frame { kind, sequence, detail, payload: bytes.to_vec() };
-        let done = if self.rank() == 0 {
-            lead(&mut link.peers, own, self.timeout)
-        } else {
-            follow(&mut link.peers, &own, self.size(), self.timeout)
-        };
-        self.conclude(&mut link, done)
-    }
-
-    /// The first failure ends the rendezvous, and everybody hears of it.
-    fn conclude<T>(&self, link: &mut Link, done: Result<T>) -> Result<T> {
-        if let Err(error) = &done {
-            match error {
-                Error::Aborted { rank, reason } => link.fail(*rank, reason),
-                other => link.fail(self.rank(), &chain(other)),
-            }
-        }
-        done
+        self.lock().together(kind, detail, bytes)
     }
 
     fn lock(&self) -> MutexGuard<'_, Link> {
@@ -292,183 +240,9 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        let link = self.link.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if link.failed.is_none() && !thread::panicking() {
-            let goodbye = Frame::new(Kind::Goodbye, rank_on_wire(self.placement.rank), Vec::new());
-            link.tell_all(&goodbye);
+        if !thread::panicking() {
+            self.link.get_mut().unwrap_or_else(PoisonError::into_inner).say_goodbye();
         }
-    }
-}
-
-impl Link {
-    fn usable(&self) -> Result<()> {
-        match &self.failed {
-            None => Ok(()),
-            Some(reason) => Err(Error::Unusable { reason: reason.clone() }),
-        }
-    }
-
-    fn fail(&mut self, rank: usize, reason: &str) {
-        self.tell_all(&Frame::abort(rank_on_wire(rank), reason));
-        self.failed = Some(reason.to_owned());
-    }
-
-    fn tell_all(&mut self, frame: &Frame) {
-        for peer in &mut self.peers {
-            // A last word: whoever is gone does not miss it.
-            drop(peer.connection.send(frame, Instant::now() + LAST_WORD));
-        }
-    }
-}
-
-impl Peer {
-    fn check(&mut self, during: &'static str) -> Result<()> {
-        let rank = self.rank;
-        match self.connection.look() {
-            Ok(Some(frame)) if frame.kind == Kind::Abort => Err(aborted(frame)),
-            Ok(_) => Ok(()),
-            Err(broken) => Err(lost(rank, during, broken)),
-        }
-    }
-
-    /// The peer's part in the operation that `own` belongs to, `None` while it has not come.
-    fn part(&mut self, own: &Frame) -> Result<Option<Frame>> {
-        let (rank, during) = (self.rank, own.kind.name());
-        let Some(frame) = self.connection.receive().map_err(|broken| lost(rank, during, broken))?
-        else {
-            return Ok(None);
-        };
-        match frame.kind {
-            Kind::Abort => Err(aborted(&frame)),
-            Kind::Goodbye => Err(Error::Left { rank, during }),
-            kind if kind == own.kind && frame.sequence == own.sequence => Ok(Some(frame)),
-            Kind::Exchange | Kind::Broadcast | Kind::Barrier => {
-                Err(Error::OutOfStep { rank, theirs: step(&frame), ours: step(own) })
-            }
-            Kind::Hello | Kind::Welcome | Kind::Start => Err(Error::Garbage {
-                rank,
-                during,
-                problem: format!("a message of kind {} has no place here", frame.kind.name()),
-            }),
-        }
-    }
-
-    fn send(&mut self, frame: &Frame, deadline: Instant, waited: Duration) -> Result<()> {
-        let (rank, during) = (self.rank, frame.kind.name());
-        match self.connection.send(frame, deadline) {
-            Ok(()) => Ok(()),
-            Err(Broken::Slow) => Err(Error::TimedOut { silent: vec![rank], during, waited }),
-            Err(broken) => {
-                // It may have said why before it went.
-                self.part(frame)?;
-                Err(lost(rank, during, broken))
-            }
-        }
-    }
-}
-
-/// Rank 0: collects every rank's part, then hands out what the operation gives.
-fn lead(peers: &mut [Peer], own: Frame, timeout: Duration) -> Result<Vec<Vec<u8>>> {
-    let (kind, sequence, detail) = (own.kind, own.sequence, own.detail);
-    let during = kind.name();
-    let deadline = Instant::now() + timeout;
-    let mut parts: Vec<Option<Vec<u8>>> = peers.iter().map(|_| None).collect();
-    let mut pause = Pause::new();
-    while parts.iter().any(Option::is_none) {
-        for (peer, part) in peers.iter_mut().zip(&mut parts) {
-            if part.is_some() {
-                // A rank that is waiting can die, too.
-                peer.check(during)?;
-            } else if let Some(frame) = peer.part(&own)? {
-                let expected =
-                    if kind == Kind::Exchange { rank_on_wire(peer.rank) } else { detail };
-                if frame.detail != expected {
-                    let (theirs, ours) = (step(&frame), step(&own));
-                    return Err(Error::OutOfStep { rank: peer.rank, theirs, ours });
-                }
-                *part = Some(frame.payload);
-            }
-        }
-        if Instant::now() >= deadline && parts.iter().any(Option::is_none) {
-            let silent = peers.iter().zip(&parts).filter(|(_, part)| part.is_none());
-            let silent = silent.map(|(peer, _)| peer.rank).collect();
-            return Err(Error::TimedOut { silent, during, waited: timeout });
-        }
-        pause.rest();
-    }
-    let mut all = vec![own.payload];
-    all.extend(parts.into_iter().flatten());
-    let results = match kind {
-        Kind::Exchange => all,
-        Kind::Broadcast => vec![all.swap_remove(usize::try_from(detail).unwrap_or(0))],
-        _ => vec![Vec::new()],
-    };
-    let frames = results.into_iter().zip(0..).map(|(payload, index)| {
-        let detail = if kind == Kind::Exchange { index } else { detail };
-        Frame { kind, sequence, detail, payload }
-    });
-    let frames: Vec<Frame> = frames.collect();
-    let deadline = Instant::now() + timeout;
-    for peer in peers {
-        for frame in &frames {
-            peer.send(frame, deadline, timeout)?;
-        }
-    }
-    Ok(frames.into_iter().map(|frame| frame.payload).collect())
-}
-
-/// The others: hand their part to rank 0 and wait for its answer.
-fn follow(peers: &mut [Peer], own: &Frame, size: usize, timeout: Duration) -> Result<Vec<Vec<u8>>> {
-    let Some(leader) = peers.first_mut() else { return Ok(Vec::new()) };
-    let waited = with_grace(timeout);
-    let deadline = Instant::now() + waited;
-    leader.send(own, deadline, waited)?;
-    let count = if own.kind == Kind::Exchange { size } else { 1 };
-    let mut results = Vec::new();
-    let mut pause = Pause::new();
-    while results.len() < count {
-        if let Some(frame) = leader.part(own)? {
-            results.push(frame.payload);
-        } else if Instant::now() >= deadline {
-            let during = own.kind.name();
-            return Err(Error::TimedOut { silent: vec![0], during, waited });
-        } else {
-            pause.rest();
-        }
-    }
-    Ok(results)
-}
-
-/// Rank 0 knows who is missing; the others give it time to say so.
-fn with_grace(timeout: Duration) -> Duration {
-    timeout + timeout.min(Duration::from_secs(5))
-}
-
-fn aborted(frame: &Frame) -> Error {
-    Error::Aborted {
-        rank: usize::try_from(frame.detail).unwrap_or(usize::MAX),
-        reason: String::from_utf8_lossy(&frame.payload).into_owned(),
-    }
-}
-
-fn lost(rank: usize, during: &'static str, broken: Broken) -> Error {
-    match broken {
-        Broken::Garbage(problem) => Error::Garbage { rank, during, problem: problem.to_string() },
-        Broken::Gone(source) => Error::Disconnected { rank, during, source },
-        Broken::Slow => {
-            Error::Disconnected { rank, during, source: io::ErrorKind::TimedOut.into() }
-        }
-    }
-}
-
-/// An operation in words: "broadcast from rank 1 (operation 3)".
-fn step(frame: &Frame) -> String {
-    let (name, sequence) = (frame.kind.name(), frame.sequence);
-    match frame.kind {
-        Kind::Broadcast => {
-            format!("{name} from rank {} (operation {sequence})", frame.detail)
-        }
-        _ => format!("{name} (operation {sequence})"),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The real launchers, where they are installed.
 //!
-//! A test whose launcher is missing prints `skipped: reason`; with `RDMA_REQUIRE_LAUNCHERS=1` it
-//! fails instead.
+//! A test whose launcher is missing prints `skipped: reason`, and fails if the launcher is named in
+//! `RDMA_REQUIRE_LAUNCHERS=mpirun,mpiexec.hydra,torchrun,srun`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests stop the test")]
 #![expect(clippy::print_stdout, reason = "a skipped test says so")]
 
@@ -30,11 +30,17 @@ fn installed(programs: &[&str], words: &[&str]) -> Option<PathBuf> {
         words.is_empty() || words.iter().any(|word| text.contains(word))
     });
     if found.is_none() {
-        let required = env::var_os("RDMA_REQUIRE_LAUNCHERS").is_some_and(|value| value == "1");
-        assert!(!required, "{programs:?} is not installed");
-        println!("skipped: {programs:?} is not installed");
+        skip(programs, "is not installed");
     }
     found
+}
+
+fn skip(programs: &[&str], reason: &str) {
+    let required = env::var("RDMA_REQUIRE_LAUNCHERS").unwrap_or_default();
+    let is_required = required.split(',').any(|program| programs.contains(&program));
+    let names = programs.join(" or ");
+    assert!(!is_required, "{names} {reason}, and RDMA_REQUIRE_LAUNCHERS names it");
+    println!("skipped: {names} {reason}");
 }
 
 /// Runs a launcher and checks that each rank met all the others.
@@ -91,4 +97,15 @@ fn torchrun_starts_three_ranks_while_its_agent_holds_the_port() {
     let mut launcher = torchrun(&program);
     launcher.args(["--master_addr", "127.0.0.1", "--master_port", &port, TRY_RANKS]);
     check(&mut launcher, 3, "torchrun");
+}
+
+#[test]
+fn srun_starts_two_ranks() {
+    let Some(srun) = installed(&["srun"], &["slurm"]) else { return };
+    let ping = command("scontrol").arg("ping").output().unwrap();
+    if !String::from_utf8_lossy(&ping.stdout).contains(" UP") {
+        skip(&["srun"], "has no controller that answers");
+        return;
+    }
+    check(command(srun).args(["-n", "2", "--overcommit", TRY_RANKS]), 2, "srun (Slurm)");
 }

@@ -332,6 +332,14 @@ fn garbage_callers_are_mentioned_when_a_rank_is_missing() {
 }
 
 #[test]
+fn a_master_address_of_another_host_is_mentioned_when_nobody_comes() {
+    // 192.0.2.0/24 is for documentation: no host has such an address.
+    let variables = with(by_hand(0, 2, "192.0.2.7", free_port()), "RDMA4RS_TIMEOUT", "1");
+    let words = "192.0.2.7 is no address of this host";
+    assert_fails(&end(start(&variables, &[])), &["rank 1 of 2 did not arrive", words]);
+}
+
+#[test]
 fn ranks_of_worlds_of_different_size_tell_both_sizes() {
     let port = free_port();
     let ranks = world(2, |rank| by_hand(rank, rank + 2, "127.0.0.1", port), &[]);

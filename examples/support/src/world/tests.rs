@@ -6,7 +6,11 @@ use std::{
 };
 
 use super::*;
-use crate::{frame::Parsed, frame::parse, meeting::Meeting};
+use crate::{
+    error::chain,
+    frame::{Frame, Parsed, parse},
+    meeting::Meeting,
+};
 
 const JOB: u64 = 0xA11_0BE5;
 const PATIENT: Duration = Duration::from_secs(120);
