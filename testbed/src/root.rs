@@ -123,7 +123,7 @@ impl Layer for Root {
     fn build(&self, folder: &Path, step: &Step) -> Result<()> {
         let debian = Debian::of_this_machine(&self.cache)?;
         let root = folder.join("fs");
-        unpack(&debian, &root, &folder.join("mmdebstrap.log"), step)?;
+        unpack(&debian, &root, &PACKAGES, &folder.join("mmdebstrap.log"), step)?;
         complete(&root)?;
         step.detail("unpacking modules");
         let version = kernel_version(&root)?;
@@ -138,7 +138,14 @@ impl Layer for Root {
     }
 }
 
-fn unpack(debian: &Debian, root: &Path, log: &Path, step: &Step) -> Result<()> {
+/// Unpacks packages, with what they depend on, into a root.
+pub(crate) fn unpack(
+    debian: &Debian,
+    root: &Path,
+    packages: &[&str],
+    log: &Path,
+    step: &Step,
+) -> Result<()> {
     let sources = log.with_file_name("sources.list");
     let lines: Vec<String> = SUITES.iter().map(|suite| debian.source_line(suite)).collect();
     fs::write(&sources, lines.join("\n") + "\n")
@@ -159,13 +166,13 @@ fn unpack(debian: &Debian, root: &Path, log: &Path, step: &Step) -> Result<()> {
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
     ]);
-    command.arg(format!("--include={}", PACKAGES.join(",")));
+    command.arg(format!("--include={}", packages.join(",")));
     command.arg(SUITES[0]).arg(root).arg(&sources);
     process::run_logged(&mut command, log, step)
 }
 
 /// What maintainer scripts would have made.
-fn complete(root: &Path) -> Result<()> {
+pub(crate) fn complete(root: &Path) -> Result<()> {
     for (link, target) in [
         ("bin", "usr/bin"),
         ("sbin", "usr/sbin"),
