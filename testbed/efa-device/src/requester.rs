@@ -15,6 +15,8 @@ pub(crate) struct Packet {
     pub(crate) transport: Transport,
     pub(crate) operation: Operation,
     pub(crate) immediate: Option<u32>,
+    /// The requester's queue pair takes writes with immediate without a receive.
+    pub(crate) unsolicited_writes: bool,
     pub(crate) source_gid: [u8; 16],
     pub(crate) source_queue_pair: u16,
     pub(crate) destination_gid: [u8; 16],
@@ -85,6 +87,7 @@ impl Device {
             transport: queue_pair.transport,
             operation: request.operation,
             immediate: request.immediate,
+            unsolicited_writes: queue_pair.unsolicited_writes,
             source_gid: self.gid,
             source_queue_pair: queue_pair.number,
             destination_gid,

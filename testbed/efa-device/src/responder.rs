@@ -77,6 +77,11 @@ impl Device {
         let supported = match packet.operation {
             Operation::Send | Operation::Unsupported(_) => return Ok(()),
             Operation::Read => capabilities.rdma_read,
+            Operation::Write if packet.immediate.is_some() => {
+                // Both ends must agree on whether immediates use up receives.
+                capabilities.rdma_write
+                    && packet.unsolicited_writes == queue_pair.unsolicited_writes
+            }
             Operation::Write => capabilities.rdma_write,
         };
         if !supported {

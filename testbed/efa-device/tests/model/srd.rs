@@ -117,14 +117,36 @@ fn a_write_with_immediate_uses_up_a_receive_and_tells_its_length() {
     assert!(!received.is_unsolicited());
 }
 
+/// A queue pair whose writes with immediate use up no receive.
+fn unsolicited(end: &mut End) -> crate::driver::Qp {
+    let cq = end.cq;
+    let payload = end.driver.qp_payload(SRD, end.pd, &cq).u8(3, 1 << 2);
+    let qp = end.driver.qp_from(&payload).expect("a queue pair");
+    end.driver.connect(&qp);
+    qp
+}
+
+#[test]
+fn queue_pairs_that_disagree_on_unsolicited_writes_do_not_write_with_immediate() {
+    let network = Network::calm();
+    let [mut a, mut b] = srd_pair(&network);
+    let qp = unsolicited(&mut b);
+    let write = Post::write(1, a.mr.local(0, 9), b.mr.remote(0, 9)).to(a.ah, &qp);
+    assert_eq!(status_of(&network, &mut a, write.clone()), 0, "no immediate, no matter");
+    assert_eq!(status_of(&network, &mut a, write.clone().immediate(1)), 18);
+    let usual = b.qp;
+    a.qp = unsolicited(&mut a);
+    let write = write.immediate(1).to(a.ah, &usual);
+    assert_eq!(status_of(&network, &mut a, write), 18);
+    assert_eq!(b.drain(), []);
+}
+
 #[test]
 fn an_unsolicited_write_with_immediate_uses_up_no_receive() {
     let network = Network::calm();
     let [mut a, mut b] = srd_pair(&network);
-    let cq = b.cq;
-    let payload = b.driver.qp_payload(SRD, b.pd, &cq).u8(3, 1 << 2);
-    let mut qp = b.driver.qp_from(&payload).expect("a queue pair");
-    b.driver.connect(&qp);
+    let mut qp = unsolicited(&mut b);
+    a.qp = unsolicited(&mut a);
     let buffer = b.mr.local(0, 64);
     b.driver.post_receive(&mut qp, 5, &[buffer]);
     let post = Post::write(1, a.mr.local(0, 9), b.mr.remote(0, 9));

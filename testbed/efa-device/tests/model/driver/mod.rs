@@ -11,7 +11,7 @@ use std::time::Duration;
 use efa_device::{DeviceConfig, DeviceNumber, Fabric, FabricConfig, GuestMemory, Layout};
 
 pub(crate) use machine::{MEMORY_BYTES, Machine};
-pub(crate) use verbs::{Buffer, Completion, End, Post, pair, srd_pair};
+pub(crate) use verbs::{Buffer, Completion, End, Post, Qp, pair, srd_pair};
 
 pub(crate) const SRD: u8 = 2;
 pub(crate) const UD: u8 = 1;
