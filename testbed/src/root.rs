@@ -141,7 +141,7 @@ impl Layer for Root {
 }
 
 /// Unpacks packages, with all they depend on, into the new folder `root`.
-fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
+pub(crate) fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
     let sources = root.with_extension("sources.list");
     let lines: Vec<String> = SUITES.iter().map(|suite| debian.source_line(suite)).collect();
     fs::write(&sources, lines.join("\n") + "\n")
@@ -170,7 +170,7 @@ fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Resul
 }
 
 /// What maintainer scripts would have made.
-fn complete(root: &Path) -> Result<()> {
+pub(crate) fn complete(root: &Path) -> Result<()> {
     for (link, target) in [
         ("bin", "usr/bin"),
         ("sbin", "usr/sbin"),

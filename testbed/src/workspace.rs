@@ -130,6 +130,13 @@ impl Workspace {
         Ok(programs.into_iter().filter(|program| program.kind == "example").collect())
     }
 
+    /// Builds the one program of a package.
+    pub(crate) fn build_program(&self, package: &str) -> Result<PathBuf> {
+        let programs = self.build(&["build", "--package", package, "--bins"])?;
+        let program = programs.into_iter().find(|program| program.kind == "bin");
+        program.map(|program| program.file).ok_or_else(|| bad(format!("no program in {package}")))
+    }
+
     /// Where cargo puts examples.
     pub(crate) fn examples_folder(&self) -> PathBuf {
         self.target.join("debug/examples")
