@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     ffi::{c_int, c_void},
     ptr,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rdma_sys as c;
@@ -60,6 +60,8 @@ pub(crate) enum Frees {
     Sends { pair: u32, before: u64 },
     /// One of the receive queue of a pair.
     Receive { pair: u32 },
+    /// One of a shared receive queue.
+    Shared { queue: u32 },
 }
 
 /// When the next completion raises an event.
@@ -78,7 +80,7 @@ pub(crate) struct CompletionQueue {
     /// Address of its C struct, and the data that its owner gave it.
     pub(crate) raw: usize,
     pub(crate) user_data: usize,
-    pub(crate) channel: Option<u32>,
+    channel: Option<u32>,
     /// Queue pairs and shared receive queues that report to it, each as often as it does.
     pub(crate) users: u32,
     pub(crate) events: Acknowledgements,
@@ -89,6 +91,11 @@ pub(crate) struct CompletionQueue {
     overrun: bool,
     ignores_overrun: bool,
     has_clocks: bool,
+    /// After how many completions, or microseconds, an event comes.
+    moderation: c::ibv_moderate_cq,
+    /// Completions since the queue was armed, and when the event comes if there are no more.
+    counted: u16,
+    event_due: Option<Instant>,
 }
 
 /// The C struct of a queue, and what the extended poller needs between two calls.
@@ -229,6 +236,9 @@ fn create(
             overrun: false,
             ignores_overrun: request.ignores_overrun,
             has_clocks: request.has_clocks,
+            moderation: c::ibv_moderate_cq::default(),
+            counted: 0,
+            event_due: None,
         }
     });
     let raw = fabric.queues.get(number).map_or(0, |queue| queue.raw);
@@ -299,7 +309,60 @@ fn arm(named: QueueRef, solicited_only: bool) -> Outcome {
     Ok(())
 }
 
+/// See `ibv_resize_cq(3)`: `EINVAL` if what is in the queue does not fit.
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut c::ibv_cq, capacity: c_int) -> c_int {
+    // SAFETY: the caller gives a live queue.
+    let named = unsafe { QueueRef::of(cq) };
+    let outcome = resize(named, capacity);
+    if outcome.is_ok() {
+        // SAFETY: the queue is live, and libibverbs changes this field in this call too.
+        unsafe { (*cq).cqe = capacity };
+    }
+    status(outcome)
+}
+
+fn resize(named: QueueRef, capacity: c_int) -> Outcome {
+    let mut fabric = fabric();
+    fabric.enter(named.device, Verb::ibv_resize_cq)?;
+    let most = fabric.limits(named.device)?.max_cqe;
+    let wanted = u32::try_from(capacity).map_err(|_| libc::EINVAL)?;
+    let queue = fabric.queues.get_mut(named.number).ok_or(libc::EINVAL)?;
+    let places = usize::try_from(wanted).map_err(|_| libc::EINVAL)?;
+    if wanted == 0 || wanted > most || places < queue.entries.len() {
+        return Err(libc::EINVAL);
+    }
+    queue.entries.reserve(places.saturating_sub(queue.entries.len()));
+    queue.capacity = places;
+    Ok(())
+}
+
+/// See `ibv_modify_cq(3)`: an event comes after `cq_count` completions, or `cq_period` microseconds
+/// after the first of them.
+pub(crate) unsafe extern "C" fn modify_cq(
+    cq: *mut c::ibv_cq,
+    attr: *mut c::ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: the caller gives a live queue.
+    let named = unsafe { QueueRef::of(cq) };
+    // SAFETY: the caller gives a readable struct.
+    let attr = unsafe { *attr };
+    let mut fabric = fabric();
+    status(fabric.enter(named.device, Verb::ibv_modify_cq).and_then(|()| {
+        if attr.attr_mask != c::IBV_CQ_ATTR_MODERATE {
+            return Err(libc::EINVAL);
+        }
+        let queue = fabric.queues.get_mut(named.number).ok_or(libc::EINVAL)?;
+        queue.moderation = attr.moderate;
+        Ok(())
+    }))
+}
+
 impl Fabric {
+    /// When the event of a queue with moderation comes.
+    pub(crate) fn event_due(&self, queue: u32) -> Option<Instant> {
+        self.queues.get(queue)?.event_due
+    }
+
     /// Reports finished work, in the way that a test may have asked for.
     pub(crate) fn report(&mut self, queue: u32, mut completion: Completion) {
         let Some(device) = self.queues.get(queue).map(|queue| queue.device) else { return };
@@ -357,11 +420,38 @@ impl Fabric {
             Armed::Any => true,
             Armed::Solicited => completion.solicited || completion.status != c::IBV_WC_SUCCESS,
         };
-        if wanted && let Some(channel) = queue.channel {
-            queue.armed = Armed::No;
-            if let Some(channel) = self.channels.get_mut(channel) {
-                channel.push(number);
-            }
+        if !wanted || queue.channel.is_none() {
+            return;
+        }
+        queue.counted = queue.counted.saturating_add(1);
+        let c::ibv_moderate_cq { cq_count, cq_period } = queue.moderation;
+        if cq_period == 0 || queue.counted >= cq_count {
+            self.tell_channel(number);
+        } else if queue.event_due.is_none() {
+            queue.event_due = Instant::now().checked_add(Duration::from_micros(cq_period.into()));
+            self.moderated.push(number);
+            self.watch_the_clock();
+        }
+    }
+
+    /// Raises the event that was asked for.
+    fn tell_channel(&mut self, number: u32) {
+        self.moderated.retain(|&each| each != number);
+        let Some(queue) = self.queues.get_mut(number) else { return };
+        queue.armed = Armed::No;
+        queue.counted = 0;
+        queue.event_due = None;
+        if let Some(channel) = queue.channel.and_then(|channel| self.channels.get_mut(channel)) {
+            channel.push(number);
+        }
+    }
+
+    /// Raises the events whose time has come.
+    pub(crate) fn end_moderation(&mut self, now: Instant) {
+        while let Some(number) = self.moderated.iter().copied().find(|&number| {
+            self.queues.get(number).is_none_or(|queue| queue.event_due.is_none_or(|due| due <= now))
+        }) {
+            self.tell_channel(number);
         }
     }
 
@@ -373,6 +463,11 @@ impl Fabric {
             Frees::Sends { pair, before } => {
                 if let Some(pair) = self.pairs.get_mut(pair) {
                     pair.send.free_before(before);
+                }
+            }
+            Frees::Shared { queue } => {
+                if let Some(shared) = self.shared.get_mut(queue) {
+                    shared.receive.free_one();
                 }
             }
             Frees::Receive { pair } => {

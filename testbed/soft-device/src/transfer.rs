@@ -39,7 +39,12 @@ fn rest(piece: Piece, done: usize) -> Option<Piece> {
 ///
 /// As for [`transfer`], for `length` bytes on both sides.
 unsafe fn copy(from: Place, to: Place, length: usize) {
-    let (Place::Host(from), Place::Host(to)) = (from, to);
+    let (from, to) = match (from, to) {
+        (Place::Host(from), Place::Host(to)) => (from, to),
+        // SAFETY: the target has `length` bytes, by the contract above.
+        (Place::Nowhere, Place::Host(to)) => return unsafe { clear(to, length) },
+        (_, Place::Nowhere) => return,
+    };
     let head = if from % 8 == to % 8 { (from.wrapping_neg() % 8).min(length) } else { length };
     let words = (length - head) / 8;
     let tail = head + words * 8;
@@ -49,6 +54,19 @@ unsafe fn copy(from: Place, to: Place, length: usize) {
     unsafe { copy_each::<u64>(from + head, to + head, words) };
     // SAFETY: the last bytes of both stretches.
     unsafe { copy_each::<u8>(from + tail, to + tail, length - tail) };
+}
+
+/// Writes zeros.
+///
+/// # Safety
+///
+/// As for [`transfer`], for `length` bytes at `to`.
+unsafe fn clear(to: usize, length: usize) {
+    let to = ptr::with_exposed_provenance_mut::<u8>(to);
+    for index in 0..length {
+        // SAFETY: inside the stretch, by the contract above.
+        unsafe { to.wrapping_add(index).write_volatile(0) };
+    }
 }
 
 /// # Safety
@@ -72,7 +90,7 @@ unsafe fn copy_each<T>(from: usize, to: usize, count: usize) {
 ///
 /// As for [`transfer`], for eight bytes.
 pub(crate) unsafe fn exchange(place: Place, change: impl Fn(u64) -> Option<u64>) -> Option<u64> {
-    let Place::Host(address) = place;
+    let Place::Host(address) = place else { return None };
     if address % 8 != 0 {
         return None;
     }
