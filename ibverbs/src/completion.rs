@@ -50,12 +50,19 @@ impl Completion {
         if self.0.status == rdma_sys::IBV_WC_SUCCESS {
             Ok(FinishedWork(&self.0))
         } else {
-            Err(FailedWork {
-                id: self.0.wr_id,
-                status: self.status(),
-                vendor_error: self.0.vendor_err,
-                queue_pair: self.queue_pair(),
-            })
+            Err(self.failure())
+        }
+    }
+
+    /// Out of line, so that the way of success is one comparison.
+    #[cold]
+    #[inline(never)]
+    fn failure(&self) -> FailedWork {
+        FailedWork {
+            id: self.0.wr_id,
+            status: self.status(),
+            vendor_error: self.0.vendor_err,
+            queue_pair: self.queue_pair(),
         }
     }
 }

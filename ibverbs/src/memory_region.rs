@@ -70,8 +70,10 @@ impl ProtectionDomain<'_> {
         access.check_for_region()?;
         // SAFETY: the caller keeps the same promises.
         let region = unsafe { register_host(self, address, length, access) }?;
-        let buffer = ManuallyDrop::new(ForeignMemory(()));
-        Ok(MemoryRegion { region, buffer, domain: self.into() })
+        // SAFETY: the registration is this domain's, and nothing is owned.
+        Ok(unsafe {
+            MemoryRegion::from_parts(region, ManuallyDrop::new(ForeignMemory::nothing()), self)
+        })
     }
 
     /// Registers a part of a dma-buf, such as memory of a GPU, together with its owner.
@@ -168,6 +170,34 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
         Ok(Self { region, buffer: ManuallyDrop::new(owner.into_raw()), domain })
     }
 
+    /// Puts a region together from its parts.
+    ///
+    /// # Safety
+    ///
+    /// `region` is a registration of `buffer`'s memory in `domain`, and nobody else deregisters it.
+    pub(crate) unsafe fn from_parts(
+        region: Region,
+        buffer: ManuallyDrop<B::Raw>,
+        domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+    ) -> Self {
+        Self { region, buffer, domain: domain.into() }
+    }
+
+    /// Changes what the device and peers may do with the region. Its keys may change: take
+    /// [`Region::local_key`] and [`Region::remote`] again. Enters the kernel.
+    ///
+    /// Requests in flight that need a right that is taken away fail.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if the device refuses; the region is still owned, but may not be usable any more. See
+    /// `ibv_rereg_mr(3)`.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn change_access(&mut self, access: Access) -> Result<()> {
+        access.check_for_region()?;
+        self.region.change_access(access)
+    }
+
     /// The domain it was registered in.
     #[must_use]
     pub fn protection_domain(&self) -> &ProtectionDomain<'a> {
@@ -178,9 +208,26 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
     ///
     /// # Errors
     ///
-    /// The region as it was, if deregistration is refused: `EBUSY` while a memory window is bound to it.
+    /// [`Error::Verb`], `EBUSY` while a memory window is bound to the region. The buffer is leaked then, since the
+    /// device may still write it; [`try_into_buffer`](Self::try_into_buffer) gives the region back instead.
     #[doc(alias = "ibv_dereg_mr")]
-    pub fn into_buffer(mut self) -> Result<B, Box<CloseError<Self>>> {
+    pub fn into_buffer(self) -> Result<B> {
+        self.try_into_buffer().map_err(|refused| {
+            let CloseError { object, error } = *refused;
+            let leaked = ManuallyDrop::new(object);
+            // SAFETY: `leaked` is not used after this, nor dropped.
+            drop(unsafe { std::ptr::read(&raw const leaked.domain) });
+            error
+        })
+    }
+
+    /// As [`into_buffer`](Self::into_buffer), but gives the region back if deregistration is refused.
+    ///
+    /// # Errors
+    ///
+    /// The region as it was, with the reason.
+    #[doc(alias = "ibv_dereg_mr")]
+    pub fn try_into_buffer(mut self) -> Result<B, Box<CloseError<Self>>> {
         if let Err(error) = self.region.deregister() {
             return Err(Box::new(CloseError { object: self, error }));
         }
@@ -306,6 +353,12 @@ impl DmaBufPart<'_> {
 /// Memory that somebody else owns. Its region gives access through [`Region::shared_bytes`].
 #[derive(Debug)]
 pub struct ForeignMemory(());
+
+impl ForeignMemory {
+    pub(crate) const fn nothing() -> Self {
+        Self(())
+    }
+}
 
 // SAFETY: nothing is owned, so nothing is freed; the place is the promise of `register_raw`'s caller.
 unsafe impl Buffer for ForeignMemory {

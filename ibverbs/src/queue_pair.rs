@@ -15,8 +15,8 @@ pub(crate) mod transition;
 use std::{fmt, marker::PhantomData, ptr::NonNull};
 
 use crate::{
-    CloseError, CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber,
-    Result, Transport, error::verb,
+    CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber, Result,
+    Transport, error::verb,
 };
 
 /// Just made, or reset: it neither sends nor receives.
@@ -54,8 +54,8 @@ pub struct QueuePair<'a, T, S = ReadyToSend> {
 pub(crate) struct Handle<'a> {
     /// From a creating verb on `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_qp>,
-    /// The same object seen as an extended one, if it was made for `ibv_wr_*`.
-    extended: Option<NonNull<rdma_sys::ibv_qp_ex>>,
+    /// How requests reach the provider; its pointers are `raw` seen as an extended queue pair.
+    path: post::Path,
     /// What the device gave, at least what was asked for.
     capabilities: Capabilities,
     /// The number of the first packet that it sends.
@@ -113,7 +113,10 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// How its requests reach the device.
     #[must_use]
     pub fn posting(&self) -> Posting {
-        if self.handle.extended.is_some() { Posting::Extended } else { Posting::Classic }
+        match self.handle.path {
+            post::Path::Classic => Posting::Classic,
+            post::Path::Extended(_) | post::Path::ExtendedWithWrites(_) => Posting::Extended,
+        }
     }
 
     /// The domain it belongs to.
@@ -177,12 +180,10 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     ///
     /// # Errors
     ///
-    /// The queue pair as it was, if the device refuses.
+    /// [`Error::Transition`] if the device refuses. The queue pair is dropped then.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn reset(mut self) -> Result<QueuePair<'a, T, Reset>, Box<CloseError<Self>>> {
-        if let Err(error) = transition::to_reset().apply(&self.handle) {
-            return Err(Box::new(CloseError { object: self, error }));
-        }
+    pub fn reset(mut self) -> Result<QueuePair<'a, T, Reset>> {
+        transition::to_reset().apply(&self.handle)?;
         self.handle.first_packet = PacketSequence::random();
         // SAFETY: the device has just reset it.
         Ok(unsafe { QueuePair::from_handle(self.handle) })

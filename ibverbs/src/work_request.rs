@@ -126,14 +126,32 @@ impl<'a> From<Scatter<'a>> for Gather<'a> {
 /// Where the segments of a request are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
+    /// Bytes to copy, told by the request's own segment.
+    Inline,
     /// In the request itself.
     One,
     /// In the caller's list, which `sg_list` points to.
     List,
-    /// Bytes to copy, told by the request's own segment.
-    Inline,
     /// The request must not be posted.
     Refused,
+}
+
+/// Shape and operation in one number, so that posting a common request takes one comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Kind(u32);
+
+impl Kind {
+    /// A write of one segment.
+    pub(crate) const WRITE: Self = Self::new(Shape::One, rdma_sys::IBV_WR_RDMA_WRITE);
+    /// A write with immediate of one segment.
+    pub(crate) const WRITE_WITH_IMM: Self =
+        Self::new(Shape::One, rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM);
+    /// A write of inline bytes.
+    pub(crate) const WRITE_INLINE: Self = Self::new(Shape::Inline, rdma_sys::IBV_WR_RDMA_WRITE);
+
+    const fn new(shape: Shape, opcode: u32) -> Self {
+        Self((shape as u32) << 8 | opcode & 0xff)
+    }
 }
 
 /// Why a request must not be posted, kept in the opcode of one that is refused.
@@ -152,6 +170,7 @@ pub struct SendWr<'a, T> {
     /// The only segment, unless the shape is `List`.
     pub(crate) own: rdma_sys::ibv_sge,
     pub(crate) shape: Shape,
+    pub(crate) kind: Kind,
     memory: PhantomData<&'a ()>,
     transport: PhantomData<T>,
 }
@@ -174,7 +193,8 @@ impl<'a, T: Transport> SendWr<'a, T> {
                 (rdma_sys::ibv_sge { addr, length, lkey: 0 }, Shape::Inline)
             }
         };
-        let wr = Self { raw, own, shape, memory: PhantomData, transport: PhantomData };
+        let kind = Kind::new(shape, opcode);
+        let wr = Self { raw, own, shape, kind, memory: PhantomData, transport: PhantomData };
         if wr.raw.num_sge == i32::MAX { wr.refuse(TOO_MANY, 0, 0) } else { wr }
     }
 
@@ -197,6 +217,7 @@ impl<'a, T: Transport> SendWr<'a, T> {
     #[cold]
     fn refuse(mut self, reason: u32, asked: u64, room: u64) -> Self {
         self.shape = Shape::Refused;
+        self.kind = Kind::new(Shape::Refused, 0);
         self.raw.opcode = reason;
         self.raw.wr.atomic.compare_add = asked;
         self.raw.wr.atomic.swap = room;

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::process::{self, is_installed, read_lossy};
-use crate::progress::{Step, note};
+use crate::progress::Step;
 
 /// The environment variable that names the Debian mirror to use.
 pub(crate) const MIRROR_VARIABLE: &str = "RDMA4RS_DEBIAN_MIRROR";
@@ -22,7 +22,7 @@ pub(crate) struct Debian {
 }
 
 impl Debian {
-    /// Finds the mirror, and installs on the host what a root is made with, if it is missing.
+    /// Finds the mirror, and installs Debian's keys if they are missing.
     ///
     /// The mirror is the one in `RDMA4RS_DEBIAN_MIRROR`; else, on Debian, that of the machine's own
     /// apt sources; else the default that the mmdebstrap package ships.
@@ -31,21 +31,20 @@ impl Debian {
     /// [`Error::Host`] on a system without apt, or when no mirror can be found.
     pub(crate) fn of_this_machine(cache: &Cache) -> Result<Self> {
         let system = System::of_this_machine()?;
-        let mut missing = Vec::new();
-        if !is_installed("mmdebstrap") {
-            missing.push("mmdebstrap");
-        }
         if !Path::new(KEYRING).exists() {
-            missing.push("debian-archive-keyring");
+            install("debian-archive-keyring", cache)?;
         }
-        install(&missing, cache)?;
-        let mirror = match std::env::var(MIRROR_VARIABLE) {
-            Ok(mirror) if !mirror.is_empty() => mirror,
-            _ if system == System::Debian => {
-                own_mirror().or_else(default_mirror).ok_or_else(|| Error::Host(no_mirror()))?
-            }
-            _ => default_mirror().ok_or_else(|| Error::Host(no_mirror()))?,
-        };
+        let named = std::env::var(MIRROR_VARIABLE).ok().filter(|mirror| !mirror.is_empty());
+        let own = || if system == System::Debian { own_mirror() } else { None };
+        if let Some(mirror) = named.or_else(own) {
+            return Ok(Self { mirror });
+        }
+        require_mmdebstrap(cache)?;
+        let mirror = default_mirror().ok_or_else(|| {
+            Error::Host(format!(
+                "no Debian mirror found in the apt sources; name one in {MIRROR_VARIABLE}"
+            ))
+        })?;
         Ok(Self { mirror })
     }
 
@@ -72,8 +71,9 @@ fn is_fetch_option(line: &str) -> bool {
     wanted.iter().any(|start| key.starts_with(start)) && !line.ends_with("\"\";")
 }
 
-fn no_mirror() -> String {
-    format!("no Debian mirror found in the apt sources; name one in {MIRROR_VARIABLE}")
+/// Installs mmdebstrap on the host if it is missing.
+pub(crate) fn require_mmdebstrap(cache: &Cache) -> Result<()> {
+    if is_installed("mmdebstrap") { Ok(()) } else { install("mmdebstrap", cache) }
 }
 
 /// The families of systems that are told apart.
@@ -126,27 +126,20 @@ fn value_of(text: &str, key: &str) -> Option<String> {
     })
 }
 
-/// Installs packages on the host with apt; nothing happens for an empty list.
-fn install(packages: &[&str], cache: &Cache) -> Result<()> {
-    if packages.is_empty() {
-        return Ok(());
-    }
-    let list = packages.join(" ");
+/// Installs a package on the host with apt.
+fn install(package: &str, cache: &Cache) -> Result<()> {
     if !rustix::process::geteuid().is_root() {
-        return Err(Error::Host(format!("this needs root, or first: apt-get install {list}")));
+        return Err(Error::Host(format!("this needs root, or first: apt-get install {package}")));
     }
-    note(&format!("installing on this machine: {list}"));
     let log = cache.folder().join("apt.log");
-    let step = Step::start(format!("apt-get install {list}"));
+    let step = Step::start(format!("installing {package} on this machine"));
     let apt = |arguments: &[&str]| {
         let mut command = Command::new("apt-get");
         command.args(arguments).env("DEBIAN_FRONTEND", "noninteractive");
         process::run_logged(&mut command, &log, &step)
     };
     apt(&["update"])?;
-    let mut arguments = vec!["install", "--yes", "--no-install-recommends"];
-    arguments.extend(packages);
-    apt(&arguments)?;
+    apt(&["install", "--yes", "--no-install-recommends", package])?;
     step.done();
     Ok(())
 }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::error::{During, Error, Result};
 use crate::process;
@@ -123,6 +124,8 @@ impl Cache {
             flock(&file, FlockOperation::LockExclusive)
                 .during(|| format!("lock {}", path.display()))?;
         }
+        // Programs that the build starts inherit the lock: one that outlives us still keeps others out.
+        fcntl_setfd(&file, FdFlags::empty()).during(|| format!("share {}", path.display()))?;
         Ok(file)
     }
 

@@ -22,7 +22,11 @@ pub(crate) enum Error {
     #[error("{0}")]
     Host(String),
 
-    /// The guest died, never came up, or fell silent; `log` is the end of its console.
+    /// The guest never came up; `log` is the end of its console.
+    #[error("{what}\n---- the guest's log ends with ----\n{log}\n----")]
+    Boot { what: String, log: String },
+
+    /// The guest could not be set up, died, or fell silent; `log` is the end of its console.
     #[error("{what}\n---- the guest's log ends with ----\n{log}\n----")]
     Guest { what: String, log: String },
 

@@ -38,7 +38,8 @@ pub(crate) struct Machine {
     pub(crate) processors: usize,
     /// Folders of the host that appear at the same path in the guest, read-only.
     pub(crate) shares: Vec<PathBuf>,
-    /// Words for QEMU's command line. Paths in them are as QEMU sees them.
+    /// Words for QEMU's command line. Paths in them are as QEMU sees them: the share with index N is
+    /// `/mnt/shareN`, and sockets in it can be connected to.
     pub(crate) extra_arguments: Vec<String>,
     /// Modules to load in the guest, by name or, if it begins with `/`, by path in the guest.
     pub(crate) extra_modules: Vec<String>,

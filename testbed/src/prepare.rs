@@ -1,11 +1,12 @@
 //! Makes ready what every machine needs.
 
 use std::path::PathBuf;
+use std::process::Command;
 
 use crate::boot_files::BootFiles;
 use crate::cache::Cache;
 use crate::error::{Error, Result};
-use crate::process::is_installed;
+use crate::process::{is_installed, output_of};
 use crate::root::Root;
 
 /// The essentials of a machine.
@@ -42,5 +43,11 @@ fn require_root() -> Result<()> {
             return Err(Error::Host(format!("{program} is missing: apt-get install util-linux")));
         }
     }
-    Ok(())
+    let namespace = output_of(Command::new("unshare").args(["--mount", "true"]));
+    namespace.map(drop).map_err(|error| {
+        Error::Host(format!(
+            "the virtual machine needs a mount namespace of its own, which is refused here (a \
+             container needs --privileged, or the capability SYS_ADMIN): {error}"
+        ))
+    })
 }

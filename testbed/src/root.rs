@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::apt::{Debian, fetch_options};
+use crate::apt::{Debian, fetch_options, require_mmdebstrap};
 use crate::cache::{Cache, Layer};
 use crate::error::{During, Error, Result};
 use crate::modules;
@@ -16,13 +16,13 @@ use crate::process;
 use crate::progress::Step;
 
 /// Counts up when the build below changes its result.
-const RECIPE_VERSION: u32 = 1;
+const RECIPE_VERSION: u32 = 2;
 
 /// The suites; the second is preferred, for its QEMU and its kernel.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// What the root is made of, with what these depend on. The kernel is whichever is current.
-const PACKAGES: [&str; 36] = [
+const PACKAGES: [&str; 37] = [
     // the machine
     "qemu-system-x86",
     "linux-image-amd64",
@@ -59,6 +59,7 @@ const PACKAGES: [&str; 36] = [
     // looking inside
     "gdb",
     "pciutils",
+    "ca-certificates",
     "python3-pip",
     "python3-venv",
     "strace",
@@ -122,8 +123,9 @@ impl Layer for Root {
 
     fn build(&self, folder: &Path, step: &Step) -> Result<()> {
         let debian = Debian::of_this_machine(&self.cache)?;
+        require_mmdebstrap(&self.cache)?;
         let root = folder.join("fs");
-        unpack(&debian, &root, &PACKAGES, &folder.join("mmdebstrap.log"), step)?;
+        unpack(&debian, &PACKAGES, &root, step)?;
         complete(&root)?;
         step.detail("unpacking modules");
         let version = kernel_version(&root)?;
@@ -138,22 +140,18 @@ impl Layer for Root {
     }
 }
 
-/// Unpacks packages, with what they depend on, into a root.
-pub(crate) fn unpack(
-    debian: &Debian,
-    root: &Path,
-    packages: &[&str],
-    log: &Path,
-    step: &Step,
-) -> Result<()> {
-    let sources = log.with_file_name("sources.list");
+/// Unpacks packages, with all they depend on, into the new folder `root`.
+pub(crate) fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
+    let sources = root.with_extension("sources.list");
     let lines: Vec<String> = SUITES.iter().map(|suite| debian.source_line(suite)).collect();
     fs::write(&sources, lines.join("\n") + "\n")
         .during(|| format!("write {}", sources.display()))?;
 
-    // In a mount namespace of its own: an interrupted build leaves no mount behind.
+    // In a mount namespace of its own, and ended with this process: an interrupted build leaves neither
+    // mounts behind nor a program that goes on writing.
     let mut command = Command::new("unshare");
-    command.args(["--mount", "mmdebstrap", "--mode=root", "--variant=extract"]);
+    command.args(["--mount", "setpriv", "--pdeathsig", "TERM"]);
+    command.args(["mmdebstrap", "--mode=root", "--variant=extract"]);
     for option in fetch_options() {
         command.arg(format!("--aptopt={option}"));
     }
@@ -168,7 +166,7 @@ pub(crate) fn unpack(
     ]);
     command.arg(format!("--include={}", packages.join(",")));
     command.arg(SUITES[0]).arg(root).arg(&sources);
-    process::run_logged(&mut command, log, step)
+    process::run_logged(&mut command, &root.with_extension("mmdebstrap.log"), step)
 }
 
 /// What maintainer scripts would have made.
@@ -207,7 +205,21 @@ pub(crate) fn complete(root: &Path) -> Result<()> {
         let file = root.join(file);
         fs::write(&file, text).during(|| format!("write {}", file.display()))?;
     }
-    Ok(())
+    join_certificates(root)
+}
+
+/// The bundle of certificates without which pip does not even start.
+fn join_certificates(root: &Path) -> Result<()> {
+    let folder = root.join("usr/share/ca-certificates/mozilla");
+    let entries = fs::read_dir(&folder).during(|| format!("read {}", folder.display()))?;
+    let mut bundle = Vec::new();
+    for entry in entries {
+        let file = entry.during(|| format!("read {}", folder.display()))?.path();
+        bundle.extend(fs::read(&file).during(|| format!("read {}", file.display()))?);
+    }
+    make_folder(&root.join("etc/ssl/certs"))?;
+    let file = root.join("etc/ssl/certs/ca-certificates.crt");
+    fs::write(&file, bundle).during(|| format!("write {}", file.display()))
 }
 
 fn make_folder(path: &Path) -> Result<()> {

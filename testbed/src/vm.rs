@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::cache::Cache;
 use crate::channel::{Exit, Job, Message};
 use crate::efa::{Efa, Model};
-use crate::error::{During, Error, Result, chain};
+use crate::error::{During, Error, Result};
 use crate::machine::{Accelerator, Machine, RunFolder};
 use crate::prepare::Prepared;
 use crate::process::{read_lossy, tail};
@@ -86,16 +86,12 @@ impl Guest {
                     step.done();
                     return Ok(guest);
                 }
-                Err(error) if wanted == "kvm" => return Err(error),
-                Err(error) => {
+                Err(Error::Boot { what, .. }) if wanted != "kvm" => {
                     drop(step);
                     kvm.remember_failure()?;
-                    let reason = chain(&error);
-                    note(&format!(
-                        "KVM does not work here ({}), emulating instead",
-                        reason.lines().next().unwrap_or_default()
-                    ));
+                    note(&format!("KVM does not work here ({what}), emulating instead"));
                 }
+                Err(error) => return Err(error),
             }
         }
         let step = Step::start("booting the guest (emulated)");
@@ -142,7 +138,9 @@ impl Guest {
             match messages.recv_timeout(TICK) {
                 Ok(Ok(Message::Ready)) => break,
                 Ok(Ok(Message::SetUpFailed(why))) => {
-                    return Err(starting.failure(&format!("the guest's set-up failed: {why}")));
+                    let log = starting.run.as_ref().map(end_of_logs).unwrap_or_default();
+                    let what = format!("the guest's set-up failed: {why}");
+                    return Err(Error::Guest { what, log });
                 }
                 Ok(Ok(other)) => return Err(Error::Channel(format!("{other:?} before its start"))),
                 Ok(Err(source)) => {
@@ -291,7 +289,7 @@ impl Guest {
     }
 
     fn failure(&self, what: &str) -> Error {
-        failure(what, &self.run)
+        Error::Guest { what: what.to_owned(), log: end_of_logs(&self.run) }
     }
 }
 
@@ -327,10 +325,8 @@ impl Starting {
     }
 
     fn failure(&self, what: &str) -> Error {
-        match &self.run {
-            Some(run) => failure(what, run),
-            None => Error::Guest { what: what.to_owned(), log: String::new() },
-        }
+        let log = self.run.as_ref().map(end_of_logs).unwrap_or_default();
+        Error::Boot { what: what.to_owned(), log }
     }
 }
 
@@ -350,16 +346,15 @@ fn end(qemu: &mut Child) {
     }
 }
 
-/// An error with the ends of QEMU's and the guest's logs.
-fn failure(what: &str, run: &RunFolder) -> Error {
+/// The ends of QEMU's log and of the guest's console.
+fn end_of_logs(run: &RunFolder) -> String {
     let qemu = read_lossy(&run.path().join("qemu.log"));
     let console = read_lossy(&run.path().join("console.log")).replace('\r', "");
-    let log = [tail(&qemu, LOG_LINES), tail(&console, LOG_LINES)]
+    [tail(&qemu, LOG_LINES), tail(&console, LOG_LINES)]
         .into_iter()
         .filter(|text| !text.trim().is_empty())
         .collect::<Vec<_>>()
-        .join("\n");
-    Error::Guest { what: what.to_owned(), log }
+        .join("\n")
 }
 
 /// The first line of a console that says the kernel can not be trusted any more.

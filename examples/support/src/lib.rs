@@ -27,6 +27,7 @@
 #![doc = include_str!("launchers.md")]
 
 mod connection;
+mod device;
 mod environment;
 mod error;
 mod frame;
@@ -40,6 +41,7 @@ mod pattern;
 mod placement;
 mod world;
 
+pub use device::any_device;
 pub use error::{AnyError, Error, Result, chain};
 pub use launch::{launch, report, run};
 pub use pattern::{check_pattern, pattern};

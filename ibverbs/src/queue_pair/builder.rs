@@ -2,7 +2,7 @@
 
 use std::{io, marker::PhantomData, ptr, ptr::NonNull};
 
-use super::{Capabilities, Handle, Posting, QueuePair, Reset};
+use super::{Capabilities, Handle, Posting, QueuePair, Reset, post::Path};
 use crate::{
     CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, Result,
     Transport, Verb, error::verb,
@@ -170,13 +170,11 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         let mut handle = self.handle(raw, attributes.cap);
         // SAFETY: `raw` was just made by this library.
         let extended = NonNull::new(unsafe { view(raw.as_ptr()) });
-        match extended {
-            Some(extended) if super::post::has_all(extended, self.operations) => {
-                handle.extended = Some(extended);
-            }
+        let Some(path) = extended.and_then(|view| Path::extended(view, self.operations)) else {
             // Dropping the handle destroys the queue pair.
-            _ => return Err(verb.error(io::Error::from_raw_os_error(libc::EOPNOTSUPP))),
-        }
+            return Err(verb.error(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        };
+        handle.path = path;
         // SAFETY: a new queue pair is reset, and of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(handle) })
     }
@@ -201,7 +199,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     fn handle(&self, raw: NonNull<rdma_sys::ibv_qp>, given: rdma_sys::ibv_qp_cap) -> Handle<'a> {
         Handle {
             raw,
-            extended: None,
+            path: Path::Classic,
             capabilities: Capabilities {
                 send_requests: given.max_send_wr,
                 receive_requests: given.max_recv_wr,

@@ -3,34 +3,73 @@
 //! Nothing here allocates, takes a lock of ours, or runs the caller's code while the provider's lock is held: a batch
 //! is plain data, and starting, filling and completing it is one call. An empty batch is no call at all.
 
-use std::{ffi::c_int, io, ptr, ptr::NonNull};
+use std::{ffi::c_int, fmt, io, ptr, ptr::NonNull, slice};
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
 use super::{Handle, PostsReceives, QueuePair};
-use crate::{Error, Operations, RecvWr, SendWr, Transport, Verb, work_request::Shape};
+use crate::{
+    Error, Operations, RecvWr, SendWr, Transport, Verb,
+    work_request::{Kind, Shape},
+};
 
 /// A batch that was not posted as a whole. The requests are still the caller's, as they were.
-#[derive(Debug, thiserror::Error)]
-#[error("{} ({posted} before it were posted)", match refused {
-    Some(index) => format!("request {index} of the batch was refused"),
-    None => "the batch was refused as a whole".to_owned(),
-})]
-#[non_exhaustive]
-pub struct PostError {
-    /// How many requests, from the first on, were posted: those will complete.
-    pub posted: usize,
-    /// The first request that was not; `None` where the device refuses a batch without saying which.
-    pub refused: Option<usize>,
-    /// Why.
-    #[source]
-    pub source: Error,
+///
+/// One pointer, so that the way of success carries no room for it.
+#[derive(Debug)]
+pub struct PostError(Box<Failure>);
+
+#[derive(Debug)]
+struct Failure {
+    posted: usize,
+    refused: Option<usize>,
+    source: Error,
 }
 
 impl PostError {
     #[cold]
     fn before(index: usize, source: Error) -> Self {
-        Self { posted: 0, refused: Some(index), source }
+        Self(Box::new(Failure { posted: 0, refused: Some(index), source }))
+    }
+
+    /// How many requests, from the first on, were posted: those will complete.
+    #[must_use]
+    pub fn posted(&self) -> usize {
+        self.0.posted
+    }
+
+    /// The first request that was not posted; `None` where the device refuses a batch without saying which.
+    #[must_use]
+    pub fn refused(&self) -> Option<usize> {
+        self.0.refused
+    }
+
+    /// Why.
+    #[must_use]
+    pub fn error(&self) -> &Error {
+        &self.0.source
+    }
+
+    /// The errno of the refused verb, if one was called. `ENOMEM` means that the queue is full.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        self.0.source.errno()
+    }
+}
+
+impl fmt::Display for PostError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.refused {
+            Some(index) => write!(f, "request {index} of the batch was refused")?,
+            None => f.write_str("the batch was refused as a whole")?,
+        }
+        write!(f, " ({} before it were posted)", self.0.posted)
+    }
+}
+
+impl std::error::Error for PostError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0.source)
     }
 }
 
@@ -48,11 +87,12 @@ impl<T: Transport> QueuePair<'_, T> {
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
-    #[inline]
+    #[inline(always)]
     pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
-        match self.handle.extended {
-            Some(extended) => self.handle.post_extended(extended, batch),
-            None => self.handle.post_classic(batch),
+        match self.handle.path {
+            Path::ExtendedWithWrites(extended) => self.handle.post_with_writes(extended, batch),
+            Path::Extended(extended) => self.handle.post_extended(extended, batch),
+            Path::Classic => self.handle.post_classic(batch),
         }
     }
 }
@@ -89,10 +129,12 @@ pub(crate) fn link_receives(
     most_segments: u32,
 ) -> Result<*mut rdma_sys::ibv_recv_wr, PostError> {
     let mut next = ptr::null_mut();
-    for (index, wr) in batch.iter_mut().enumerate().rev() {
+    let start = batch.as_ptr().addr();
+    for wr in batch.iter_mut().rev() {
         if wr.shape == Shape::One {
             wr.raw.sg_list = &raw mut wr.own;
-        } else if u32::try_from(wr.raw.num_sge).is_ok_and(|count| count > most_segments) {
+        } else if wr.raw.num_sge.cast_unsigned() > most_segments {
+            let index = (ptr::from_ref(wr).addr() - start) / size_of_val(wr);
             return Err(PostError::before(index, too_many_segments(wr.raw.num_sge, most_segments)));
         }
         wr.raw.next = next;
@@ -102,7 +144,7 @@ pub(crate) fn link_receives(
 }
 
 impl Handle<'_> {
-    #[inline]
+    #[inline(never)]
     fn post_classic<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
         let mut next: *mut ibv_send_wr = ptr::null_mut();
         for (index, wr) in batch.iter_mut().enumerate().rev() {
@@ -132,7 +174,56 @@ impl Handle<'_> {
         Err(refused(Verb::new("ibv_post_send"), returned, bad.addr(), next.addr(), stride))
     }
 
-    #[inline]
+    /// The loop for queue pairs that have both kinds of write. Runs of the most common requests are filled
+    /// in place, at the cost of one comparison each; all others are one call away.
+    #[inline(always)]
+    fn post_with_writes<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        let mut rest = batch.iter();
+        let Some(mut wr) = rest.next() else {
+            return Ok(());
+        };
+        let poster = Extended(extended.as_ptr());
+        poster.start();
+        loop {
+            let next = match wr.kind {
+                Kind::WRITE_INLINE => fill_run(wr, &mut rest, |wr| {
+                    let fits = wr.own.length <= self.capabilities.inline;
+                    if fits {
+                        poster.write(&wr.raw);
+                        poster.inline(&wr.own);
+                    }
+                    fits
+                }),
+                Kind::WRITE => fill_run(wr, &mut rest, |wr| {
+                    poster.write(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                Kind::WRITE_WITH_IMM => fill_run(wr, &mut rest, |wr| {
+                    poster.write_with_imm(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                _ if self.fill(poster, wr) => Ok(rest.next()),
+                _ => Err(wr),
+            };
+            match next {
+                Ok(Some(next)) => wr = next,
+                Ok(None) => break,
+                Err(wr) => return Err(self.give_up(poster, batch, wr)),
+            }
+        }
+        match poster.complete() {
+            0 => Ok(()),
+            returned => Err(refused_whole(returned)),
+        }
+    }
+
+    #[inline(never)]
     fn post_extended<T: Transport>(
         &self,
         extended: NonNull<ibv_qp_ex>,
@@ -143,10 +234,9 @@ impl Handle<'_> {
         }
         let poster = Extended(extended.as_ptr());
         poster.start();
-        for (index, wr) in batch.iter().enumerate() {
-            if let Err(error) = self.fill(&poster, wr) {
-                poster.abort();
-                return Err(PostError::before(index, error));
+        for wr in batch.iter() {
+            if !self.fill(poster, wr) {
+                return Err(self.give_up(poster, batch, wr));
             }
         }
         match poster.complete() {
@@ -155,104 +245,173 @@ impl Handle<'_> {
         }
     }
 
-    /// Hands one request to the provider.
-    #[inline]
-    fn fill<T: Transport>(&self, poster: &Extended, wr: &SendWr<'_, T>) -> Result<(), Error> {
+    /// Hands any request to the provider; `false` if it must not be posted.
+    #[inline(never)]
+    fn fill<T>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
         match wr.shape {
-            Shape::One => {
-                poster.operation(&wr.raw)?;
-                poster.segment(&wr.own);
-            }
-            Shape::Inline if wr.own.length <= self.capabilities.inline => {
-                poster.operation(&wr.raw)?;
+            Shape::One if poster.operation(&wr.raw) => poster.segment(&wr.own),
+            Shape::Inline
+                if wr.own.length <= self.capabilities.inline && poster.operation(&wr.raw) =>
+            {
                 poster.inline(&wr.own);
             }
-            Shape::List if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments => {
-                poster.operation(&wr.raw)?;
+            Shape::List
+                if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments
+                    && poster.operation(&wr.raw) =>
+            {
                 poster.list(&wr.raw);
             }
-            _ => return Err(self.refusal(wr)),
+            _ => return false,
         }
-        Ok(())
+        true
+    }
+
+    /// Drops a batch that was begun.
+    #[cold]
+    #[inline(never)]
+    fn give_up<T>(
+        &self,
+        poster: Extended,
+        batch: &[SendWr<'_, T>],
+        wr: &SendWr<'_, T>,
+    ) -> PostError {
+        poster.abort();
+        let index = (ptr::from_ref(wr).addr() - batch.as_ptr().addr()) / size_of_val(wr);
+        PostError::before(index, self.refusal(wr))
     }
 
     /// Why a request is over what this queue pair was made for, or was refused when it was made.
     #[cold]
     fn refusal<T>(&self, wr: &SendWr<'_, T>) -> Error {
+        let (inline, segments) = (self.capabilities.inline, self.capabilities.send_segments);
         match wr.shape {
-            Shape::Inline => Error::OutOfRange {
+            Shape::Refused => wr.refusal(),
+            Shape::Inline if wr.own.length > inline => Error::OutOfRange {
                 what: "inline bytes",
                 asked: wr.own.length.into(),
                 minimum: 0,
-                maximum: self.capabilities.inline.into(),
+                maximum: inline.into(),
             },
-            Shape::List => too_many_segments(wr.raw.num_sge, self.capabilities.send_segments),
-            Shape::One | Shape::Refused => wr.refusal(),
+            Shape::List if wr.raw.num_sge.cast_unsigned() > segments => {
+                too_many_segments(wr.raw.num_sge, segments)
+            }
+            _ => Error::Invalid {
+                what: "the queue pair was not made for this operation",
+                remedy: "name it in `QueuePairBuilder::operations`",
+            },
         }
     }
 }
 
-/// The provider's function for an operation; returns from the caller if there is none.
+/// Fills a request and those after it that are of the same kind; returns the first that is not, or as an
+/// error the one that `fill` refused.
+#[inline(always)]
+fn fill_run<'b, 'a, T>(
+    first: &'b SendWr<'a, T>,
+    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
+    fill: impl Fn(&SendWr<'a, T>) -> bool,
+) -> Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>> {
+    if !fill(first) {
+        return Err(first);
+    }
+    let kind = first.kind;
+    for wr in rest {
+        if wr.kind != kind {
+            return Ok(Some(wr));
+        }
+        if !fill(wr) {
+            return Err(wr);
+        }
+    }
+    Ok(None)
+}
+
+/// The provider's function for an operation; returns `false` from the caller if there is none.
 macro_rules! entry {
     ($qp:ident.$operation:ident) => {
         // SAFETY: the queue pair is live; this copies an entry of its table.
         match unsafe { (*$qp).$operation } {
             Some(function) => function,
-            None => return Err(not_made_for()),
+            None => return false,
         }
     };
 }
 
 /// The `ibv_wr_*` functions of a queue pair, each called with its lock held.
+#[derive(Clone, Copy)]
 struct Extended(*mut ibv_qp_ex);
 
 impl Extended {
     #[inline]
-    fn start(&self) {
+    fn start(self) {
         // SAFETY: every extended queue pair has this entry; `has_all` saw it.
         unsafe { rdma_sys::ibv_wr_start(self.0) };
     }
 
     #[inline]
-    fn complete(&self) -> c_int {
+    fn complete(self) -> c_int {
         // SAFETY: as for `start`, which came before.
         unsafe { rdma_sys::ibv_wr_complete(self.0) }
     }
 
     #[cold]
-    fn abort(&self) {
+    fn abort(self) {
         // SAFETY: as for `start`, which came before.
         unsafe { rdma_sys::ibv_wr_abort(self.0) };
     }
 
-    /// Begins a request: its number, flags and operation.
-    #[inline]
-    fn operation(&self, wr: &ibv_send_wr) -> Result<(), Error> {
+    /// Gives a request its number and flags.
+    #[inline(always)]
+    fn begin(self, wr: &ibv_send_wr) {
         let qp = self.0;
         // SAFETY: the queue pair is live, and its lock, which `start` took, is held.
         unsafe { (*qp).wr_id = wr.wr_id };
         // SAFETY: as above.
         unsafe { (*qp).wr_flags = wr.send_flags };
+    }
+
+    /// Only for a queue pair whose path is `ExtendedWithWrites`.
+    #[inline(always)]
+    fn write(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        let to = rdma(wr);
+        // SAFETY: the path says that the table has this entry; between start and complete.
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
+    }
+
+    /// Only for a queue pair whose path is `ExtendedWithWrites`.
+    #[inline(always)]
+    fn write_with_imm(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        let (to, immediate) = (rdma(wr), immediate(wr));
+        // SAFETY: as for `write`.
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
+    }
+
+    /// Begins a request of any operation; `false` if the provider does not have it.
+    fn operation(self, wr: &ibv_send_wr) -> bool {
+        let qp = self.0;
+        self.begin(wr);
         match wr.opcode {
-            rdma_sys::IBV_WR_SEND => {
-                let send = entry!(qp.wr_send);
-                // SAFETY: the provider's function for this operation, between start and complete.
-                unsafe { send(qp) };
-            }
-            rdma_sys::IBV_WR_SEND_WITH_IMM => {
-                let send = entry!(qp.wr_send_imm);
-                // SAFETY: as above.
-                unsafe { send(qp, immediate(wr)) };
-            }
             rdma_sys::IBV_WR_RDMA_WRITE => {
                 let (write, to) = (entry!(qp.wr_rdma_write), rdma(wr));
-                // SAFETY: as above.
+                // SAFETY: the provider's function for this operation, between start and complete.
                 unsafe { write(qp, to.rkey, to.remote_addr) };
             }
             rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM => {
                 let (write, to) = (entry!(qp.wr_rdma_write_imm), rdma(wr));
                 // SAFETY: as above.
                 unsafe { write(qp, to.rkey, to.remote_addr, immediate(wr)) };
+            }
+            rdma_sys::IBV_WR_SEND => {
+                let send = entry!(qp.wr_send);
+                // SAFETY: as above.
+                unsafe { send(qp) };
+            }
+            rdma_sys::IBV_WR_SEND_WITH_IMM => {
+                let send = entry!(qp.wr_send_imm);
+                // SAFETY: as above.
+                unsafe { send(qp, immediate(wr)) };
             }
             rdma_sys::IBV_WR_RDMA_READ => {
                 let (read, from) = (entry!(qp.wr_rdma_read), rdma(wr));
@@ -269,34 +428,59 @@ impl Extended {
                 // SAFETY: as above.
                 unsafe { add(qp, word.rkey, word.remote_addr, word.compare_add) };
             }
-            _ => return Err(not_made_for()),
+            _ => return false,
         }
-        Ok(())
+        true
     }
 
-    #[inline]
-    fn segment(&self, segment: &rdma_sys::ibv_sge) {
+    #[inline(always)]
+    fn segment(self, segment: &rdma_sys::ibv_sge) {
         // SAFETY: every extended queue pair has this entry; a request was begun.
         unsafe { rdma_sys::ibv_wr_set_sge(self.0, segment.lkey, segment.addr, segment.length) };
     }
 
-    #[inline]
-    fn list(&self, wr: &ibv_send_wr) {
+    #[inline(always)]
+    fn list(self, wr: &ibv_send_wr) {
         let count = wr.num_sge.cast_unsigned() as usize;
         // SAFETY: as for `segment`; the request borrows its list of `count` segments.
         unsafe { rdma_sys::ibv_wr_set_sge_list(self.0, count, wr.sg_list) };
     }
 
-    #[inline]
-    fn inline(&self, bytes: &rdma_sys::ibv_sge) {
+    #[inline(always)]
+    fn inline(self, bytes: &rdma_sys::ibv_sge) {
         let address = ptr::with_exposed_provenance_mut(usize::try_from(bytes.addr).unwrap_or(0));
         // SAFETY: as for `segment`; the request borrows its bytes, which are copied in this call.
         unsafe { rdma_sys::ibv_wr_set_inline_data(self.0, address, bytes.length as usize) };
     }
 }
 
+/// How requests of one queue pair reach the provider.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Path {
+    /// Through `ibv_post_send`.
+    Classic,
+    /// Through `ibv_wr_*`, whose table has the entries that every request needs.
+    Extended(NonNull<ibv_qp_ex>),
+    /// The same, and the table has the entries for both kinds of write.
+    ExtendedWithWrites(NonNull<ibv_qp_ex>),
+}
+
+impl Path {
+    /// The path of a queue pair that was made for `operations`, if its table has them.
+    pub(super) fn extended(qp: NonNull<ibv_qp_ex>, operations: Operations) -> Option<Self> {
+        let writes = Operations::WRITE | Operations::WRITE_WITH_IMMEDIATE;
+        if !has_all(qp, operations) {
+            None
+        } else if has_all(qp, writes) {
+            Some(Self::ExtendedWithWrites(qp))
+        } else {
+            Some(Self::Extended(qp))
+        }
+    }
+}
+
 /// Whether a queue pair has the entries that every one needs, and those of the operations asked for.
-pub(crate) fn has_all(qp: NonNull<ibv_qp_ex>, operations: Operations) -> bool {
+fn has_all(qp: NonNull<ibv_qp_ex>, operations: Operations) -> bool {
     // SAFETY: a live extended queue pair, whose table does not change after creation.
     let table = unsafe { qp.as_ref() };
     let always = table.wr_start.is_some()
@@ -351,14 +535,6 @@ fn too_many_segments(asked: c_int, maximum: u32) -> Error {
     }
 }
 
-#[cold]
-fn not_made_for() -> Error {
-    Error::Invalid {
-        what: "the queue pair was not made for this operation",
-        remedy: "name it in `QueuePairBuilder::operations`",
-    }
-}
-
 /// A classic call stops at the first bad request and points to it.
 #[cold]
 pub(crate) fn refused(
@@ -373,12 +549,12 @@ pub(crate) fn refused(
         Err(source) => source,
         Ok(()) => verb.error(io::Error::from_raw_os_error(libc::EIO)),
     };
-    PostError { posted: index.unwrap_or(0), refused: index, source }
+    PostError(Box::new(Failure { posted: index.unwrap_or(0), refused: index, source }))
 }
 
 /// `ibv_wr_complete` posts all or nothing, `ibv_wr_post(3)`.
 #[cold]
 fn refused_whole(returned: c_int) -> PostError {
-    let verb = Verb::new("ibv_wr_complete");
-    PostError { refused: None, ..refused(verb, returned, 0, 1, 1) }
+    // No address lies before the first, so that no request is named.
+    refused(Verb::new("ibv_wr_complete"), returned, 0, 1, 1)
 }

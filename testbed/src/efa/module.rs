@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::Debian;
+use crate::apt::{Debian, require_mmdebstrap};
 use crate::cache::{Cache, Layer};
 use crate::error::{During, Error, Result};
 use crate::process;
@@ -82,7 +82,8 @@ impl Layer for EfaModule {
         let debian = Debian::of_this_machine(&self.cache)?;
         let packages: Vec<&str> =
             TOOLS.iter().copied().chain([headers.as_str(), source.as_str()]).collect();
-        unpack(&debian, &root, &packages, &folder.join("mmdebstrap.log"), step)?;
+        require_mmdebstrap(&self.cache)?;
+        unpack(&debian, &packages, &root, step)?;
         complete(&root)?;
 
         step.detail("unpacking the driver's source");
@@ -92,7 +93,8 @@ impl Layer for EfaModule {
 
         step.detail("compiling");
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", COMPILE, "sh"]);
+        command.args(["--mount", "--propagation", "private", "setpriv", "--pdeathsig", "KILL"]);
+        command.args(["sh", "-c", COMPILE, "sh"]);
         command.arg(&root).arg(&self.kernel).env("LC_ALL", "C").env("PATH", PATH);
         process::run_logged(&mut command, &folder.join("make.log"), step)?;
 

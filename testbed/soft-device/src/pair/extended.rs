@@ -1,0 +1,397 @@
+//! Extended posting: `ibv_wr_start`, the operations, `ibv_wr_complete`.
+#![expect(unsafe_code, reason = "the functions of an ibv_qp_ex, called from C")]
+
+use std::{
+    ffi::{c_int, c_void},
+    ptr, slice,
+};
+
+use rdma_sys as c;
+
+use super::{
+    Creation, PairHandle, PairRef, create, queue,
+    work::{Payload, Request},
+};
+use crate::{
+    errno::{Outcome, object},
+    fabric::fabric,
+    handle::ContextRef,
+    memory::{Piece, Place},
+    owner_lock::Reentered,
+    region::DomainRef,
+    transfer::transfer,
+    verb::Verb,
+};
+
+/// The batch between `ibv_wr_start` and `ibv_wr_complete`.
+#[derive(Debug)]
+pub(super) struct Building {
+    built: Vec<Built>,
+    segments: Vec<c::ibv_sge>,
+    inline: Vec<u8>,
+    most: usize,
+    refused: Outcome,
+}
+
+/// A request of the batch, and where its data ends in the lists of the batch.
+#[derive(Debug)]
+struct Built {
+    request: Request,
+    payload: Payload,
+    segments_end: usize,
+    inline_end: usize,
+}
+
+impl Building {
+    /// Room for the most that a pair can be given, so that building allocates nothing.
+    pub(super) fn new(cap: &c::ibv_qp_cap) -> Self {
+        let length = |count: u32| usize::try_from(count).unwrap_or(0);
+        let most = length(cap.max_send_wr);
+        Self {
+            built: Vec::with_capacity(most),
+            segments: Vec::with_capacity(most * length(cap.max_send_sge)),
+            inline: Vec::with_capacity(most * length(cap.max_inline_data)),
+            most,
+            refused: Ok(()),
+        }
+    }
+
+    fn clear(&mut self) {
+        self.built.clear();
+        self.segments.clear();
+        self.inline.clear();
+        self.refused = Ok(());
+    }
+
+    /// Begins a request; the data that follows is its.
+    fn add(&mut self, request: Request) {
+        if self.built.len() >= self.most {
+            self.refused = Err(libc::ENOMEM);
+        }
+        if self.refused.is_ok() {
+            self.built.push(Built {
+                request,
+                payload: Payload::Registered,
+                segments_end: self.segments.len(),
+                inline_end: self.inline.len(),
+            });
+        }
+    }
+
+    fn set_segments(&mut self, segments: &[c::ibv_sge]) {
+        if segments.len() > self.segments.capacity() - self.segments.len() {
+            self.refused = Err(libc::EINVAL);
+        }
+        if let (Ok(()), Some(last)) = (self.refused, self.built.last_mut()) {
+            self.segments.extend_from_slice(segments);
+            last.segments_end = self.segments.len();
+        }
+    }
+
+    /// Copies inline data behind what there is.
+    ///
+    /// # Safety
+    ///
+    /// `length` bytes can be read at `address`.
+    unsafe fn add_inline(&mut self, address: *const c_void, length: usize) {
+        if length > self.inline.capacity() - self.inline.len() {
+            self.refused = Err(libc::EINVAL);
+        }
+        if let (Ok(()), Some(last)) = (self.refused, self.built.last_mut()) {
+            let start = self.inline.len();
+            self.inline.resize(start + length, 0);
+            let room = self.inline.as_mut_ptr().wrapping_add(start).expose_provenance();
+            let from = [Piece { place: Place::Host(address.expose_provenance()), length }];
+            // SAFETY: the caller vouches for the source; the target was just added to the list.
+            unsafe { transfer(&from, &[Piece { place: Place::Host(room), length }]) };
+            last.payload = Payload::Inline;
+            last.inline_end = self.inline.len();
+        }
+    }
+}
+
+/// See `ibv_create_qp_ex(3)`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut c::ibv_context,
+    attr: *mut c::ibv_qp_init_attr_ex,
+) -> *mut c::ibv_qp {
+    // SAFETY: the caller gives an open context.
+    let context = unsafe { ContextRef::of(context) };
+    // SAFETY: the caller gives a struct of its own.
+    let attr = unsafe { &mut *attr };
+    let known = c::IBV_QP_INIT_ATTR_PD
+        | c::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let given = |flag: u32| attr.comp_mask & flag != 0;
+    if attr.comp_mask & !known != 0
+        || !given(c::IBV_QP_INIT_ATTR_PD)
+        || attr.pd.is_null()
+        || (given(c::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0)
+    {
+        return object(Err(libc::EINVAL));
+    }
+    let extended = given(c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    let operations = if extended { attr.send_ops_flags } else { 0 };
+    if operations & !supported(attr.qp_type) != 0 {
+        return object(Err(libc::EOPNOTSUPP));
+    }
+    // SAFETY: the caller gives a live domain.
+    let pd = unsafe { DomainRef::of(attr.pd) };
+    // SAFETY: the caller gives null or a live queue.
+    let send_cq = unsafe { queue(attr.send_cq) };
+    // SAFETY: the caller gives null or a live queue.
+    let receive_cq = unsafe { queue(attr.recv_cq) };
+    let (Some(send_cq), Some(receive_cq)) = (send_cq, receive_cq) else {
+        return object(Err(libc::EINVAL));
+    };
+    let mut init = c::ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let creation = Creation {
+        verb: Verb::ibv_create_qp_ex,
+        context,
+        pd,
+        send_cq,
+        receive_cq,
+        init: &mut init,
+        extended,
+    };
+    object(create(creation, |ex| {
+        if extended {
+            fill(ex, operations);
+        }
+    }))
+}
+
+/// The operations that a kind of pair has.
+fn supported(kind: c::ibv_qp_type) -> u64 {
+    let operations = match kind {
+        c::IBV_QPT_RC => {
+            c::IBV_QP_EX_WITH_SEND
+                | c::IBV_QP_EX_WITH_SEND_WITH_IMM
+                | c::IBV_QP_EX_WITH_RDMA_WRITE
+                | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+                | c::IBV_QP_EX_WITH_RDMA_READ
+                | c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+                | c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        }
+        _ => 0,
+    };
+    operations.into()
+}
+
+/// Fills the operations that were asked for; the others stay null, as in every provider.
+fn fill(ex: &mut c::ibv_qp_ex, operations: u64) {
+    let asked = |flag: u32| operations & u64::from(flag) != 0;
+    ex.wr_start = Some(wr_start);
+    ex.wr_complete = Some(wr_complete);
+    ex.wr_abort = Some(wr_abort);
+    ex.wr_set_sge = Some(wr_set_sge);
+    ex.wr_set_sge_list = Some(wr_set_sge_list);
+    ex.wr_set_inline_data = Some(wr_set_inline_data);
+    ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    ex.wr_send = asked(c::IBV_QP_EX_WITH_SEND).then_some(wr_send);
+    ex.wr_send_imm = asked(c::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
+    ex.wr_rdma_write = asked(c::IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write);
+    ex.wr_rdma_write_imm =
+        asked(c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
+    ex.wr_rdma_read = asked(c::IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
+    ex.wr_atomic_cmp_swp = asked(c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
+    ex.wr_atomic_fetch_add =
+        asked(c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+}
+
+/// Runs `act` on the batch of a pair, if this thread has begun one.
+///
+/// # Safety
+///
+/// `qp` is a live extended pair of this library.
+unsafe fn building(qp: *mut c::ibv_qp_ex, act: impl FnOnce(&mut Building)) {
+    let handle: *mut PairHandle = qp.cast();
+    // SAFETY: the pair is live, and the lock is made to be shared.
+    if unsafe { &(*handle).lock }.is_mine() {
+        // SAFETY: only the thread that has the lock touches the batch, and `act` does not come back.
+        act(unsafe { &mut (*handle).building });
+    } else {
+        // SAFETY: the pair is live.
+        let device = unsafe { PairRef::of(qp.cast()) }.device;
+        fabric().violation(device, "an operation without ibv_wr_start".into());
+    }
+}
+
+/// Begins a request of the batch with the number and flags that the caller set.
+///
+/// # Safety
+///
+/// As for [`building`].
+unsafe fn add(qp: *mut c::ibv_qp_ex, request: Request) {
+    // SAFETY: the pair is live, and the caller is the one who writes this field.
+    let wr_id = unsafe { (*qp).wr_id };
+    // SAFETY: the pair is live, and the caller is the one who writes this field.
+    let flags = unsafe { (*qp).wr_flags };
+    // SAFETY: by the contract above.
+    unsafe { building(qp, |batch| batch.add(Request { wr_id, flags, ..request })) };
+}
+
+/// See `ibv_wr_post(3)`: waits while another thread builds a batch.
+unsafe extern "C" fn wr_start(qp: *mut c::ibv_qp_ex) {
+    // SAFETY: the caller gives a live pair, and the lock is made to be shared.
+    let lock = unsafe { &(*qp.cast::<PairHandle>()).lock };
+    if let Err(Reentered) = lock.acquire() {
+        // SAFETY: the caller gives a live pair.
+        let device = unsafe { PairRef::of(qp.cast()) }.device;
+        fabric().violation(device, "ibv_wr_start: twice without ibv_wr_complete".into());
+    }
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, Building::clear) };
+}
+
+/// See `ibv_wr_post(3)`: 0 or the errno, and then nothing of the batch is posted.
+unsafe extern "C" fn wr_complete(qp: *mut c::ibv_qp_ex) -> c_int {
+    let handle: *mut PairHandle = qp.cast();
+    // SAFETY: the caller gives a live pair.
+    let pair = unsafe { PairRef::of(qp.cast()) };
+    // SAFETY: the caller gives a live pair, and the lock is made to be shared.
+    let lock = unsafe { &(*handle).lock };
+    if !lock.is_mine() {
+        fabric().violation(pair.device, "ibv_wr_complete: without ibv_wr_start".into());
+        return libc::EINVAL;
+    }
+    // SAFETY: only the thread that has the lock touches the batch.
+    let batch = unsafe { &mut (*handle).building };
+    let posted = post(pair, batch);
+    lock.release();
+    posted.err().unwrap_or(0)
+}
+
+/// Posts a whole batch, or nothing of it.
+fn post(pair: PairRef, batch: &Building) -> Outcome {
+    let mut fabric = fabric();
+    fabric.enter(pair.device, Verb::ibv_wr_complete)?;
+    batch.refused?;
+    let start = fabric.pairs.get(pair.number).ok_or(libc::EINVAL)?.send.end();
+    let (mut segment, mut byte) = (0, 0);
+    for built in &batch.built {
+        let inline = batch.inline.get(byte..built.inline_end).ok_or(libc::EINVAL)?;
+        let whole = [c::ibv_sge {
+            addr: u64::try_from(inline.as_ptr().expose_provenance()).map_err(|_| libc::EINVAL)?,
+            length: u32::try_from(inline.len()).map_err(|_| libc::EINVAL)?,
+            lkey: 0,
+        }];
+        let segments = match built.payload {
+            Payload::Inline => &whole,
+            Payload::Registered => {
+                batch.segments.get(segment..built.segments_end).ok_or(libc::EINVAL)?
+            }
+        };
+        // SAFETY: the only inline segment is a part of the batch, which is borrowed here.
+        let queued =
+            unsafe { fabric.queue_send(pair.number, built.request, segments, built.payload) };
+        if queued.is_err() {
+            if let Some(pair) = fabric.pairs.get_mut(pair.number) {
+                pair.send.truncate(start);
+            }
+            return queued;
+        }
+        (segment, byte) = (built.segments_end, built.inline_end);
+    }
+    fabric.progress(pair.number);
+    Ok(())
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_abort(qp: *mut c::ibv_qp_ex) {
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, Building::clear) };
+    // SAFETY: the caller gives a live pair, and the lock is made to be shared.
+    unsafe { &(*qp.cast::<PairHandle>()).lock }.release();
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_sge(qp: *mut c::ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
+    let segment = c::ibv_sge { addr, length, lkey };
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, |batch| batch.set_segments(&[segment])) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_sge_list(qp: *mut c::ibv_qp_ex, count: usize, list: *const c::ibv_sge) {
+    // SAFETY: the caller gives `count` entries.
+    let list = unsafe { entries(list, count) };
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, |batch| batch.set_segments(list)) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_inline_data(qp: *mut c::ibv_qp_ex, addr: *mut c_void, length: usize) {
+    let part = c::ibv_data_buf { addr, length };
+    // SAFETY: the caller gives a live pair, and `length` bytes at `addr`.
+    unsafe { wr_set_inline_data_list(qp, 1, ptr::from_ref(&part)) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_inline_data_list(
+    qp: *mut c::ibv_qp_ex,
+    count: usize,
+    list: *const c::ibv_data_buf,
+) {
+    // SAFETY: the caller gives `count` entries.
+    let list = unsafe { entries(list, count) };
+    let copy = |batch: &mut Building| {
+        for part in list {
+            // SAFETY: the caller gives the bytes of each part.
+            unsafe { batch.add_inline(part.addr, part.length) };
+        }
+    };
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, copy) };
+}
+
+/// A list of C, which may be null if it is empty.
+///
+/// # Safety
+///
+/// `list` has `count` readable entries.
+unsafe fn entries<'a, T>(list: *const T, count: usize) -> &'a [T] {
+    if count == 0 {
+        return &[];
+    }
+    // SAFETY: by the contract above.
+    unsafe { slice::from_raw_parts(list, count) }
+}
+
+/// Makes the function of one operation.
+macro_rules! operations {
+    ($($name:ident($($parameter:ident: $type:ty),*) = $opcode:expr, { $($field:ident: $value:expr),* };)*) => {
+        $(
+            /// See `ibv_wr_post(3)`.
+            unsafe extern "C" fn $name(qp: *mut c::ibv_qp_ex $(, $parameter: $type)*) {
+                let request = Request { opcode: $opcode, $($field: $value,)* ..Request::default() };
+                // SAFETY: the caller gives a live pair.
+                unsafe { add(qp, request) };
+            }
+        )*
+    };
+}
+
+operations! {
+    wr_send() = c::IBV_WR_SEND, {};
+    wr_send_imm(imm_data: c::__be32) = c::IBV_WR_SEND_WITH_IMM, { immediate: imm_data };
+    wr_rdma_write(rkey: u32, remote_addr: u64) = c::IBV_WR_RDMA_WRITE, { rkey: rkey, remote_address: remote_addr };
+    wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: c::__be32) = c::IBV_WR_RDMA_WRITE_WITH_IMM, { rkey: rkey, remote_address: remote_addr, immediate: imm_data };
+    wr_rdma_read(rkey: u32, remote_addr: u64) = c::IBV_WR_RDMA_READ, { rkey: rkey, remote_address: remote_addr };
+    wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) = c::IBV_WR_ATOMIC_CMP_AND_SWP, { rkey: rkey, remote_address: remote_addr, compare_add: compare, swap: swap };
+    wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) = c::IBV_WR_ATOMIC_FETCH_AND_ADD, { rkey: rkey, remote_address: remote_addr, compare_add: add };
+}
+
+/// See `ibv_create_qp_ex(3)`: null for a pair that was made without operations.
+pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut c::ibv_qp) -> *mut c::ibv_qp_ex {
+    // SAFETY: the caller gives a live pair, and no call changes this field.
+    if unsafe { (*qp.cast::<PairHandle>()).extended } { qp.cast() } else { ptr::null_mut() }
+}

@@ -1,0 +1,186 @@
+//! `ibv_post_send` and `ibv_post_recv`.
+#![expect(unsafe_code, reason = "verbs, called from C")]
+
+use std::{ffi::c_int, ptr, slice};
+
+use rdma_sys as c;
+
+use super::{
+    PairHandle, PairRef,
+    work::{Payload, Request},
+};
+use crate::{
+    errno::Outcome,
+    fabric::{Fabric, fabric},
+    owner_lock::Reentered,
+    verb::Verb,
+};
+
+/// See `ibv_post_send(3)`: 0 or the errno, and then the first request that was not posted.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut c::ibv_qp,
+    first: *mut c::ibv_send_wr,
+    bad: *mut *mut c::ibv_send_wr,
+) -> c_int {
+    // SAFETY: the caller gives a live pair.
+    let pair = unsafe { PairRef::of(qp) };
+    // SAFETY: the caller gives a live pair, and the lock is made to be shared.
+    let lock = unsafe { &(*qp.cast::<PairHandle>()).lock };
+    let mut refused = Ok(());
+    let mut next = first;
+    if let Err(Reentered) = lock.acquire() {
+        let text = "ibv_post_send: between ibv_wr_start and ibv_wr_complete";
+        fabric().violation(pair.device, text.into());
+        refused = Err(libc::EDEADLK);
+    } else {
+        let mut fabric = fabric();
+        refused = refused.and_then(|()| fabric.enter(pair.device, Verb::ibv_post_send));
+        while refused.is_ok() && !next.is_null() {
+            // SAFETY: each request of the list is a readable struct of the caller.
+            let wr = unsafe { &*next };
+            // SAFETY: the segments and inline data are as the caller promises, see ibv_post_send(3).
+            refused = unsafe { queue_one(&mut fabric, pair.number, wr) };
+            if refused.is_ok() {
+                next = wr.next;
+            }
+        }
+        fabric.progress(pair.number);
+        drop(fabric);
+        lock.release();
+    }
+    if refused.is_err() && !bad.is_null() {
+        // SAFETY: the caller gives a place for the first request that was not posted.
+        unsafe { bad.write(next) };
+    }
+    refused.err().unwrap_or(0)
+}
+
+/// # Safety
+///
+/// `wr` is a request as `ibv_post_send(3)` asks for it.
+unsafe fn queue_one(fabric: &mut Fabric, pair: u32, wr: &c::ibv_send_wr) -> Outcome {
+    // SAFETY: the caller vouches for the list.
+    let segments = unsafe { segments(wr.sg_list, wr.num_sge) }?;
+    let inline = wr.send_flags & c::IBV_SEND_INLINE != 0;
+    let payload = if inline { Payload::Inline } else { Payload::Registered };
+    // SAFETY: both members of the union are four plain bytes.
+    let immediate = unsafe { wr.__bindgen_anon_1.imm_data };
+    let mut request = Request {
+        wr_id: wr.wr_id,
+        opcode: wr.opcode,
+        flags: wr.send_flags,
+        immediate,
+        ..Request::default()
+    };
+    match wr.opcode {
+        c::IBV_WR_ATOMIC_CMP_AND_SWP | c::IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: the opcode says that this member is the one in use; all are plain bytes.
+            let atomic = unsafe { wr.wr.atomic };
+            request.remote_address = atomic.remote_addr;
+            request.rkey = atomic.rkey;
+            request.compare_add = atomic.compare_add;
+            request.swap = atomic.swap;
+        }
+        _ => {
+            // SAFETY: the opcode says that this member is the one in use; all are plain bytes.
+            let rdma = unsafe { wr.wr.rdma };
+            request.remote_address = rdma.remote_addr;
+            request.rkey = rdma.rkey;
+        }
+    }
+    // SAFETY: the caller vouches for inline data.
+    unsafe { fabric.queue_send(pair, request, segments, payload) }
+}
+
+/// The list of segments of a request.
+///
+/// # Safety
+///
+/// `list` has `count` readable entries.
+unsafe fn segments<'a>(list: *const c::ibv_sge, count: c_int) -> Outcome<&'a [c::ibv_sge]> {
+    let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
+    if count == 0 {
+        return Ok(&[]);
+    }
+    // SAFETY: by the contract above.
+    Ok(unsafe { slice::from_raw_parts(list, count) })
+}
+
+impl Fabric {
+    /// Queues one send request, if the state of the pair and its kind allow it.
+    ///
+    /// # Safety
+    ///
+    /// With inline payload, each segment is memory of the process that can be read now.
+    pub(super) unsafe fn queue_send(
+        &mut self,
+        number: u32,
+        request: Request,
+        segments: &[c::ibv_sge],
+        payload: Payload,
+    ) -> Outcome {
+        let pair = self.pairs.get_mut(number).ok_or(libc::EINVAL)?;
+        let ready =
+            matches!(pair.state, c::IBV_QPS_RTS | c::IBV_QPS_SQD | c::IBV_QPS_SQE | c::IBV_QPS_ERR);
+        let known = matches!(
+            request.opcode,
+            c::IBV_WR_SEND
+                | c::IBV_WR_SEND_WITH_IMM
+                | c::IBV_WR_RDMA_WRITE
+                | c::IBV_WR_RDMA_WRITE_WITH_IMM
+                | c::IBV_WR_RDMA_READ
+                | c::IBV_WR_ATOMIC_CMP_AND_SWP
+                | c::IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        let brings_data = matches!(
+            request.opcode,
+            c::IBV_WR_RDMA_READ | c::IBV_WR_ATOMIC_CMP_AND_SWP | c::IBV_WR_ATOMIC_FETCH_AND_ADD
+        );
+        if !ready || !known || (brings_data && payload == Payload::Inline) {
+            return Err(libc::EINVAL);
+        }
+        // SAFETY: the caller vouches for inline data.
+        unsafe { pair.send.push(request, segments, payload) }
+    }
+
+    /// Queues one receive, from the state INIT on.
+    fn queue_receive(&mut self, number: u32, wr_id: u64, segments: &[c::ibv_sge]) -> Outcome {
+        let pair = self.pairs.get_mut(number).ok_or(libc::EINVAL)?;
+        if pair.state == c::IBV_QPS_RESET {
+            return Err(libc::EINVAL);
+        }
+        pair.receive.push(wr_id, segments)
+    }
+}
+
+/// See `ibv_post_recv(3)`: 0 or the errno, and then the first request that was not posted.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut c::ibv_qp,
+    first: *mut c::ibv_recv_wr,
+    bad: *mut *mut c::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the caller gives a live pair.
+    let pair = unsafe { PairRef::of(qp) };
+    let mut fabric = fabric();
+    let mut next = first;
+    let mut refused = fabric.enter(pair.device, Verb::ibv_post_recv);
+    while refused.is_ok() && !next.is_null() {
+        // SAFETY: each request of the list is a readable struct of the caller.
+        let wr = unsafe { ptr::read(next) };
+        // SAFETY: the caller vouches for the list of segments.
+        refused = unsafe { segments(wr.sg_list, wr.num_sge) }
+            .and_then(|segments| fabric.queue_receive(pair.number, wr.wr_id, segments));
+        if refused.is_ok() {
+            next = wr.next;
+        }
+    }
+    if fabric.pairs.get(pair.number).is_some_and(|pair| pair.state == c::IBV_QPS_ERR) {
+        fabric.flush_receives(pair.number);
+    }
+    fabric.wake();
+    if refused.is_err() && !bad.is_null() {
+        // SAFETY: the caller gives a place for the first request that was not posted.
+        unsafe { bad.write(next) };
+    }
+    refused.err().unwrap_or(0)
+}

@@ -1,0 +1,89 @@
+//! The table of symbols.
+#![expect(unsafe_code, reason = "vouches for the functions of this crate")]
+
+use std::{
+    ffi::{c_char, c_int, c_uint, c_void},
+    sync::LazyLock,
+};
+
+use rdma_sys as c;
+
+use crate::{
+    async_event, channel, completion_queue, context, domain, pair, query, region, strings,
+};
+
+/// The exported C functions, with the module that has each.
+///
+/// One list for two uses: the table of [`library`], and the symbols of the drop-in library.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_symbol {
+    ($use:ident) => {
+        $use! {
+            context::ibv_get_device_list(count: *mut c_int) -> *mut *mut c::ibv_device;
+            context::ibv_free_device_list(list: *mut *mut c::ibv_device) -> ();
+            context::ibv_get_device_name(device: *mut c::ibv_device) -> *const c_char;
+            context::ibv_get_device_guid(device: *mut c::ibv_device) -> c::__be64;
+            context::ibv_get_device_index(device: *mut c::ibv_device) -> c_int;
+            context::ibv_open_device(device: *mut c::ibv_device) -> *mut c::ibv_context;
+            context::ibv_close_device(context: *mut c::ibv_context) -> c_int;
+            async_event::ibv_get_async_event(context: *mut c::ibv_context, event: *mut c::ibv_async_event) -> c_int;
+            async_event::ibv_ack_async_event(event: *mut c::ibv_async_event) -> ();
+            query::ibv_query_device(context: *mut c::ibv_context, attr: *mut c::ibv_device_attr) -> c_int;
+            query::ibv_query_port(context: *mut c::ibv_context, port: u8, attr: *mut c::_compat_ibv_port_attr) -> c_int;
+            query::ibv_query_gid(context: *mut c::ibv_context, port: u8, index: c_int, gid: *mut c::ibv_gid) -> c_int;
+            query::_ibv_query_gid_ex(context: *mut c::ibv_context, port: u32, index: u32, entry: *mut c::ibv_gid_entry, flags: u32, size: usize) -> c_int;
+            query::_ibv_query_gid_table(context: *mut c::ibv_context, entries: *mut c::ibv_gid_entry, room: usize, flags: u32, size: usize) -> isize;
+            query::ibv_query_pkey(context: *mut c::ibv_context, port: u8, index: c_int, key: *mut c::__be16) -> c_int;
+            query::ibv_get_pkey_index(context: *mut c::ibv_context, port: u8, key: c::__be16) -> c_int;
+            domain::ibv_alloc_pd(context: *mut c::ibv_context) -> *mut c::ibv_pd;
+            domain::ibv_dealloc_pd(pd: *mut c::ibv_pd) -> c_int;
+            region::ibv_reg_mr(pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut c::ibv_mr;
+            region::ibv_reg_mr_iova(pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_int) -> *mut c::ibv_mr;
+            region::ibv_reg_mr_iova2(pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> *mut c::ibv_mr;
+            region::ibv_reg_dmabuf_mr(pd: *mut c::ibv_pd, offset: u64, length: usize, iova: u64, fd: c_int, access: c_int) -> *mut c::ibv_mr;
+            region::ibv_dereg_mr(mr: *mut c::ibv_mr) -> c_int;
+            channel::ibv_create_comp_channel(context: *mut c::ibv_context) -> *mut c::ibv_comp_channel;
+            channel::ibv_destroy_comp_channel(channel: *mut c::ibv_comp_channel) -> c_int;
+            channel::ibv_get_cq_event(channel: *mut c::ibv_comp_channel, cq: *mut *mut c::ibv_cq, cq_context: *mut *mut c_void) -> c_int;
+            channel::ibv_ack_cq_events(cq: *mut c::ibv_cq, count: c_uint) -> ();
+            completion_queue::ibv_create_cq(context: *mut c::ibv_context, capacity: c_int, cq_context: *mut c_void, channel: *mut c::ibv_comp_channel, vector: c_int) -> *mut c::ibv_cq;
+            completion_queue::ibv_destroy_cq(cq: *mut c::ibv_cq) -> c_int;
+            pair::ibv_create_qp(pd: *mut c::ibv_pd, attr: *mut c::ibv_qp_init_attr) -> *mut c::ibv_qp;
+            pair::ibv_qp_to_qp_ex(qp: *mut c::ibv_qp) -> *mut c::ibv_qp_ex;
+            pair::ibv_modify_qp(qp: *mut c::ibv_qp, attr: *mut c::ibv_qp_attr, mask: c_int) -> c_int;
+            pair::ibv_query_qp(qp: *mut c::ibv_qp, attr: *mut c::ibv_qp_attr, mask: c_int, init: *mut c::ibv_qp_init_attr) -> c_int;
+            pair::ibv_destroy_qp(qp: *mut c::ibv_qp) -> c_int;
+            strings::ibv_wc_status_str(status: c::ibv_wc_status) -> *const c_char;
+            strings::ibv_event_type_str(event: c::ibv_event_type) -> *const c_char;
+            strings::ibv_node_type_str(kind: c::ibv_node_type) -> *const c_char;
+            strings::ibv_port_state_str(state: c::ibv_port_state) -> *const c_char;
+            strings::ibv_wr_opcode_str(opcode: c::ibv_wr_opcode) -> *const c_char;
+            strings::ibv_fork_init() -> c_int;
+            strings::ibv_is_fork_initialized() -> c::ibv_fork_status;
+        }
+    };
+}
+
+/// Makes the table out of the list.
+macro_rules! table {
+    ($($module:ident::$name:ident($($parameter:ident: $type:ty),*) -> $result:ty;)*) => {{
+        // The types in the list are those of the functions, which the drop-in relies on.
+        $(const _: unsafe extern "C" fn($($type),*) -> $result = $module::$name;)*
+        c::Verbs { $($name: Some($module::$name),)* ..c::Verbs::EMPTY }
+    }};
+}
+
+/// The library whose devices are the soft devices of this process.
+///
+/// It lists each [`SoftDevice`](crate::SoftDevice) that has not been dropped.
+#[must_use]
+pub fn library() -> &'static c::Library {
+    static LIBRARY: LazyLock<c::Library> = LazyLock::new(|| {
+        let verbs = for_each_symbol!(table);
+        // SAFETY: each function was written after the manual page of its name, keeps working for as
+        // long as the process runs, and returns the structs of rdma_sys.
+        unsafe { c::Library::new("soft-device", verbs) }
+    });
+    &LIBRARY
+}

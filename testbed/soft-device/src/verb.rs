@@ -1,0 +1,44 @@
+//! The verbs by name, for counting and refusing their calls.
+
+/// Makes the list of verbs that a test can count and refuse.
+macro_rules! verbs {
+    ($($name:ident)*) => {
+        /// A verb, under its C name.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        #[expect(non_camel_case_types, reason = "C's names, unchanged")]
+        pub(crate) enum Verb { $($name,)* }
+
+        impl Verb {
+            const NAMES: &'static [&'static str] = &[$(stringify!($name),)*];
+        }
+    };
+}
+
+verbs! {
+    ibv_get_device_list ibv_open_device ibv_close_device
+    ibv_query_device ibv_query_device_ex ibv_query_port ibv_query_gid ibv_query_gid_ex
+    ibv_query_gid_table ibv_query_pkey ibv_get_pkey_index ibv_query_rt_values_ex
+    ibv_alloc_pd ibv_dealloc_pd
+    ibv_reg_mr ibv_reg_mr_iova ibv_reg_dmabuf_mr ibv_dereg_mr
+    ibv_create_comp_channel ibv_destroy_comp_channel ibv_get_cq_event
+    ibv_create_cq ibv_create_cq_ex ibv_destroy_cq
+    ibv_poll_cq ibv_req_notify_cq ibv_start_poll ibv_next_poll
+    ibv_create_qp ibv_create_qp_ex ibv_modify_qp ibv_query_qp ibv_destroy_qp
+    ibv_post_send ibv_post_recv ibv_wr_complete
+    ibv_get_async_event
+}
+
+impl Verb {
+    /// How many there are.
+    pub(crate) const COUNT: usize = Self::NAMES.len();
+
+    /// The place of a C name in the list.
+    pub(crate) fn place_of(name: &str) -> Option<usize> {
+        Self::NAMES.iter().position(|&known| known == name)
+    }
+
+    /// Its place in the list.
+    pub(crate) const fn place(self) -> usize {
+        self as usize
+    }
+}
