@@ -10,7 +10,7 @@ use crate::cache::{Cache, Layer};
 use crate::error::{During, Error, Result};
 use crate::process;
 use crate::progress::Step;
-use crate::root::{complete, kernel_version, run_in, unpack};
+use crate::root::{kernel_version, link, run_in, unpack};
 
 /// Counts up when the build below changes its result.
 const RECIPE_VERSION: u32 = 1;
@@ -84,7 +84,7 @@ impl Layer for EfaModule {
             TOOLS.iter().copied().chain([headers.as_str(), source.as_str()]).collect();
         require_mmdebstrap(&self.cache)?;
         unpack(&debian, &packages, &root, step)?;
-        complete(&root)?;
+        link(&root)?;
 
         step.detail("unpacking the driver's source");
         let archive = format!("usr/src/{source}.tar.xz");
