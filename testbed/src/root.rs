@@ -126,6 +126,7 @@ impl Layer for Root {
         require_mmdebstrap(&self.cache)?;
         let root = folder.join("fs");
         unpack(&debian, &PACKAGES, &root, step)?;
+        link(&root)?;
         complete(&root)?;
         step.detail("unpacking modules");
         let version = kernel_version(&root)?;
@@ -169,8 +170,8 @@ pub(crate) fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Ste
     process::run_logged(&mut command, &root.with_extension("mmdebstrap.log"), step)
 }
 
-/// What maintainer scripts would have made.
-pub(crate) fn complete(root: &Path) -> Result<()> {
+/// What maintainer scripts would have made, as far as programs need it to run with `chroot`.
+pub(crate) fn link(root: &Path) -> Result<()> {
     for (link, target) in [
         ("bin", "usr/bin"),
         ("sbin", "usr/sbin"),
@@ -187,7 +188,12 @@ pub(crate) fn complete(root: &Path) -> Result<()> {
             symlink(target, &link).during(|| format!("link {}", link.display()))?;
         }
     }
-    for folder in ["dev", "proc", "root", "run", "sys", "tmp", "mnt/boot", "mnt/root", "mnt/run"] {
+    ["dev", "proc", "sys", "tmp"].iter().try_for_each(|folder| make_folder(&root.join(folder)))
+}
+
+/// The rest of what maintainer scripts would have made, and where the machine mounts things.
+fn complete(root: &Path) -> Result<()> {
+    for folder in ["root", "run", "mnt/boot", "mnt/root", "mnt/run"] {
         make_folder(&root.join(folder))?;
     }
     for share in 0..MAXIMUM_SHARES {

@@ -205,13 +205,15 @@ impl Device {
         }
     }
 
-    /// Takes posted sends from their queue: to the wire if the queue pair may send, else, in the
-    /// error state, to the completion queue as flushed.
+    /// Takes posted sends from their queue: to the wire if the queue pair may send and has room,
+    /// else, in the error state, to the completion queue as flushed.
     pub(crate) fn launch(&mut self, number: u16) {
         let Some(queue_pair) = self.queue_pairs.get_mut(number) else { return };
         match queue_pair.state {
             State::ReadyToSend => {
-                while let Some(request) = queue_pair.take_send(&*self.host) {
+                while !queue_pair.is_full()
+                    && let Some(request) = queue_pair.take_send(&*self.host)
+                {
                     let ticket = self.next_ticket;
                     self.next_ticket += 1;
                     let (id, operation) = (request.id, request.operation);

@@ -199,6 +199,7 @@ impl Fabric {
                 if let Some(sender) = self.devices.get_mut(device).filter(|sender| sender.alive) {
                     sender.finish(queue_pair, ticket, status, length);
                 }
+                self.launch(device);
             }
             Some(Outcome::Lost { status }) => {
                 flight.verdict = Some(status);

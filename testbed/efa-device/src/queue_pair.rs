@@ -268,6 +268,12 @@ impl QueuePair {
         Some(SendRequest::parse(&bytes))
     }
 
+    /// Whether as many requests are under way as the queue holds. No more are taken then: a driver
+    /// waits for completions before it posts more, and one that does not would fill our memory.
+    pub(crate) fn is_full(&self) -> bool {
+        self.outstanding.len() as u64 >= u64::from(self.send.depth)
+    }
+
     pub(crate) const fn has_receive(&self) -> bool {
         self.receive.producer != self.receive.consumer
     }

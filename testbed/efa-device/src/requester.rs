@@ -131,6 +131,7 @@ impl Device {
         self.count_sent(sent.operation, status, length);
         self.complete(queue_pair, status, sent.operation, Side::Send(sent.id));
         self.count_message();
+        self.launch(queue_pair);
     }
 
     fn count_sent(&mut self, operation: Operation, status: CompletionStatus, length: u64) {

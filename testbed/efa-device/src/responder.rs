@@ -34,7 +34,6 @@ impl Device {
         source: Source<'_>,
         pieces: &[Range<u64>],
     ) -> Answer {
-        self.messages_received += 1;
         let answer = match self.check(packet) {
             Err(status) => self.refuse(packet, status),
             Ok(()) => match packet.operation {
@@ -44,7 +43,10 @@ impl Device {
                 Operation::Unsupported(_) => Answer::Done(CompletionStatus::RemoteBadStatus),
             },
         };
-        self.count_message();
+        if !matches!(answer, Answer::NotReady) {
+            self.messages_received += 1;
+            self.count_message();
+        }
         answer
     }
 

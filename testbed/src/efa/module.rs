@@ -5,12 +5,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::apt::Debian;
+use crate::apt::{Debian, require_mmdebstrap};
 use crate::cache::{Cache, Layer};
 use crate::error::{During, Error, Result};
 use crate::process;
 use crate::progress::Step;
-use crate::root::{complete, kernel_version, run_in, unpack};
+use crate::root::{kernel_version, link, run_in, unpack};
 
 /// Counts up when the build below changes its result.
 const RECIPE_VERSION: u32 = 1;
@@ -82,8 +82,14 @@ impl Layer for EfaModule {
         let debian = Debian::of_this_machine(&self.cache)?;
         let packages: Vec<&str> =
             TOOLS.iter().copied().chain([headers.as_str(), source.as_str()]).collect();
+<<<<<<< HEAD
         unpack(&debian, &packages, &root, step)?;
         complete(&root)?;
+=======
+        require_mmdebstrap(&self.cache)?;
+        unpack(&debian, &packages, &root, step)?;
+        link(&root)?;
+>>>>>>> efa-device
 
         step.detail("unpacking the driver's source");
         let archive = format!("usr/src/{source}.tar.xz");
@@ -92,7 +98,8 @@ impl Layer for EfaModule {
 
         step.detail("compiling");
         let mut command = Command::new("unshare");
-        command.args(["--mount", "--propagation", "private", "sh", "-c", COMPILE, "sh"]);
+        command.args(["--mount", "--propagation", "private", "setpriv", "--pdeathsig", "KILL"]);
+        command.args(["sh", "-c", COMPILE, "sh"]);
         command.arg(&root).arg(&self.kernel).env("LC_ALL", "C").env("PATH", PATH);
         process::run_logged(&mut command, &folder.join("make.log"), step)?;
 

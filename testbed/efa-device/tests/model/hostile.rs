@@ -168,6 +168,25 @@ fn doorbells_that_claim_more_than_a_queue_holds_are_ignored() {
 }
 
 #[test]
+fn a_driver_that_does_not_wait_for_completions_has_no_more_under_way_than_its_queue_holds() {
+    let network = Network::calm();
+    let [mut a, mut b] = srd_pair(&network);
+    for _ in 0..100 {
+        for id in 0..16 {
+            a.post(Post::inline(id, b"x").to(a.ah, &b.qp));
+        }
+    }
+    // Sixteen wait for a receive, sixteen in their queue; the other doorbells claimed too much.
+    network.settle();
+    assert_eq!(a.drain(), []);
+    for id in 0..40 {
+        b.post_receive(id, 0, 64);
+    }
+    network.settle();
+    assert_eq!((a.drain().len(), b.drain().len()), (32, 32));
+}
+
+#[test]
 fn rings_outside_memory_lose_their_entries_and_nothing_else() {
     let network = Network::calm();
     let mut driver = network.device(DeviceConfig::default());
