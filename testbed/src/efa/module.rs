@@ -82,14 +82,9 @@ impl Layer for EfaModule {
         let debian = Debian::of_this_machine(&self.cache)?;
         let packages: Vec<&str> =
             TOOLS.iter().copied().chain([headers.as_str(), source.as_str()]).collect();
-<<<<<<< HEAD
-        unpack(&debian, &packages, &root, step)?;
-        complete(&root)?;
-=======
         require_mmdebstrap(&self.cache)?;
         unpack(&debian, &packages, &root, step)?;
         link(&root)?;
->>>>>>> efa-device
 
         step.detail("unpacking the driver's source");
         let archive = format!("usr/src/{source}.tar.xz");
