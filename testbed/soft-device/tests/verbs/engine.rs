@@ -1,6 +1,12 @@
 //! Memory that only an engine reaches.
 #![expect(unsafe_code, reason = "raw verbs")]
 #![expect(
+    clippy::unwrap_in_result,
+    clippy::panic_in_result_fn,
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "a test"
+)]
+#![expect(
     clippy::undocumented_unsafe_blocks,
     reason = "each call is made on live objects of a test"
 )]
