@@ -19,6 +19,7 @@ use crate::{
     control::Control,
     device::Description,
     device_memory::DeviceMemory,
+    dma::Attachment,
     domain::{Domain, ThreadDomain},
     errno::Outcome,
     memory::{KeyTable, Piece},
@@ -44,6 +45,7 @@ pub(crate) struct Fabric {
     pub(crate) threads: Slab<ThreadDomain>,
     pub(crate) xrc_domains: Slab<XrcDomain>,
     pub(crate) memories: Slab<DeviceMemory>,
+    pub(crate) attachments: Slab<Attachment>,
     /// Who is in which multicast group.
     pub(crate) members: Vec<Membership>,
     /// Receivers that failed while a message came, to be put into error once its sender is done.
@@ -88,6 +90,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     threads: Slab::starting_at(1),
     xrc_domains: Slab::starting_at(1),
     memories: Slab::starting_at(1),
+    attachments: Slab::starting_at(1),
     members: Vec::new(),
     broken: Vec::new(),
     waiting: Vec::new(),

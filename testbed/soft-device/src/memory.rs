@@ -12,6 +12,8 @@ use crate::{slab::Slab, window::Window};
 pub(crate) enum Place {
     /// In the memory of the process, at this address.
     Host(usize),
+    /// In memory that an engine reaches: which, and how far from its start.
+    Engine { attachment: u32, offset: u64 },
     /// Nowhere: what is read there is 0, what is written is lost.
     Nowhere,
 }
@@ -21,6 +23,10 @@ impl Place {
     pub(crate) fn at(self, offset: usize) -> Self {
         match self {
             Self::Host(address) => Self::Host(address + offset),
+            Self::Engine { attachment, offset: start } => {
+                let further = u64::try_from(offset).unwrap_or(u64::MAX);
+                Self::Engine { attachment, offset: start.saturating_add(further) }
+            }
             Self::Nowhere => Self::Nowhere,
         }
     }
@@ -64,6 +70,8 @@ pub(crate) enum Backing {
     Mapping(usize, usize),
     /// Memory of the device, by its number.
     Device(u32),
+    /// Memory that an engine reaches, by its number.
+    Engine(u32),
 }
 
 impl Region {

@@ -4,6 +4,7 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     mem::MaybeUninit,
+    os::fd::BorrowedFd,
     ptr,
 };
 
@@ -146,13 +147,29 @@ pub(crate) fn dma_buf(
 ) -> Outcome<*mut c::ibv_mr> {
     let shown = ptr::without_provenance_mut(usize::try_from(offset).map_err(|_| libc::EINVAL)?);
     let verb = Verb::ibv_reg_dmabuf_mr;
+    if fd < 0 {
+        return Err(libc::EBADF);
+    }
     if !(offset ^ iova).is_multiple_of(PAGE) || length == 0 {
         return Err(libc::EINVAL);
     }
-    let ((start, size), place) = map(fd, offset, length, access)?;
-    let backing = Backing::Mapping(start, size);
+    let mapped = map(fd, offset, length, access);
+    let size = u64::try_from(length).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the caller keeps the descriptor open during the call, and it is not -1.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let attached = fabric().attach(pd.context.device, file, (offset, size, iova), mapped.is_ok());
+    if let (Err(_) | Ok(Some(_)), Ok(((start, size), _))) = (attached, mapped) {
+        unmap(start, size);
+    }
+    let (backing, place) = match attached? {
+        Some(attachment) => (Backing::Engine(attachment), Place::Engine { attachment, offset: 0 }),
+        None => {
+            let ((start, size), place) = mapped?;
+            (Backing::Mapping(start, size), place)
+        }
+    };
     let request = Request { verb, place, iova, length, access, backing, shown };
-    register(pd, request, || Ok(())).inspect_err(|_| unmap(start, size))
+    register(pd, request, || Ok(())).inspect_err(|_| fabric().give_back(backing))
 }
 
 /// Maps part of a file; the mapping, and where the part begins in it.
@@ -293,6 +310,7 @@ impl Fabric {
             Backing::Caller => {}
             Backing::Mapping(start, size) => unmap(start, size),
             Backing::Device(number) => self.release_memory(number),
+            Backing::Engine(number) => self.detach(number),
         }
     }
 }

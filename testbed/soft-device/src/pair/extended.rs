@@ -14,12 +14,7 @@ use super::{
     work::{Payload, Request},
 };
 use crate::{
-    errno::Outcome,
-    fabric::fabric,
-    memory::{Piece, Place},
-    owner_lock::Reentered,
-    transfer::transfer,
-    verb::Verb,
+    errno::Outcome, fabric::fabric, owner_lock::Reentered, transfer::copy_host, verb::Verb,
 };
 
 /// The batch between `ibv_wr_start` and `ibv_wr_complete`.
@@ -103,9 +98,8 @@ impl Building {
             let start = self.inline.len();
             self.inline.resize(start + length, 0);
             let room = self.inline.as_mut_ptr().wrapping_add(start).expose_provenance();
-            let from = [Piece { place: Place::Host(address.expose_provenance()), length }];
             // SAFETY: the caller vouches for the source; the target was just added to the list.
-            unsafe { transfer(&from, &[Piece { place: Place::Host(room), length }]) };
+            unsafe { copy_host(address.expose_provenance(), room, length) };
             last.payload = Payload::Inline;
             last.inline_end = self.inline.len();
         }

@@ -10,7 +10,7 @@ use crate::{
     address::Vector,
     errno::Outcome,
     memory::{Piece, Place},
-    transfer::transfer,
+    transfer::copy_host,
 };
 
 /// A send request, without its segments.
@@ -131,11 +131,10 @@ impl SendQueue {
                 for segment in segments {
                     let bytes = length(segment.length);
                     let room = self.inline.get_mut(to..to + bytes).ok_or(libc::EINVAL)?;
-                    let target = Place::Host(room.as_mut_ptr().expose_provenance());
+                    let target = room.as_mut_ptr().expose_provenance();
                     let source = usize::try_from(segment.addr).map_err(|_| libc::EINVAL)?;
-                    let from = [Piece { place: Place::Host(source), length: bytes }];
                     // SAFETY: the caller vouches for the source, and the target is `room`.
-                    unsafe { transfer(&from, &[Piece { place: target, length: bytes }]) };
+                    unsafe { copy_host(source, target, bytes) };
                     to += bytes;
                 }
                 Some(total)

@@ -5,6 +5,8 @@ mod control;
 #[cfg(test)]
 mod datagrams;
 #[cfg(test)]
+mod engine;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod memory;
