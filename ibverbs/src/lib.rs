@@ -1,13 +1,18 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
+mod async_event;
 mod attributes;
 mod buffer;
+mod clock;
 mod completion;
+mod completion_channel;
 mod completion_queue;
 mod context;
+mod descriptor;
 mod device;
 mod error;
+mod extended_completion;
 mod gid;
 mod ids;
 mod memory_region;
@@ -24,13 +29,18 @@ mod transport;
 mod work_request;
 
 pub use access::Access;
+pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
-pub use completion_queue::CompletionQueue;
+pub use completion_channel::{CompletionChannel, CompletionQueueId};
+pub use completion_queue::{
+    CompletionQueue, Notification, builder::CompletionQueueBuilder, poller::Poller,
+};
 pub use context::{Context, LocalPort};
 pub use device::{Device, Devices, NodeType, TransportType, devices};
 pub use error::{CloseError, Error, Result, Verb};
+pub use extended_completion::{CompletionFields, ExtendedCompletion, ExtendedWork};
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{LocalKey, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber, RemoteKey};
 pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
