@@ -103,3 +103,45 @@ const NO_CHANNEL: Error = Error::Invalid {
     what: "the completion queue has no channel to wait on",
     remedy: "make it with `context.completion_queue(capacity).channel(&channel)`",
 };
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use soft_device::SoftDevice;
+
+    use super::*;
+    use crate::{ConnectOptions, DeviceSelector, Devices, Rc, RecvWr, SendWr};
+
+    /// Trap 24: what finishes after the queue was found empty and before it was armed raises no event.
+    #[test]
+    fn a_completion_between_the_last_look_and_arming_ends_the_wait() {
+        let device = SoftDevice::new();
+        let devices = Devices::of(soft_device::library()).unwrap();
+        let context = devices.by_name(device.name()).unwrap().open().unwrap();
+        let port = context.local_port(&DeviceSelector::default()).unwrap();
+        let domain = context.allocate_protection_domain().unwrap();
+        let channel = context.create_completion_channel().unwrap();
+        let spin = Duration::ZERO;
+        let queue = context.completion_queue(8).channel(&channel).spin(spin).create().unwrap();
+        let [a, b] = [(); 2].map(|()| domain.queue_pair::<Rc>(&queue, &queue).create().unwrap());
+        let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
+        let a = a.connect(&to_b, ConnectOptions::new(&port)).unwrap();
+        let b = b.connect(&to_a, ConnectOptions::new(&port)).unwrap();
+        b.post_receive(&mut [RecvWr::new(1)]).unwrap();
+
+        let timeout = Duration::from_secs(20);
+        let (start, mut looks) = (Instant::now(), 0);
+        let found = queue.wait_until(timeout, || {
+            looks += 1;
+            let found = queue.fill(&mut Completion::slots::<1>())?;
+            if looks == 1 {
+                a.post_send(&mut [SendWr::send(&[])]).unwrap();
+            }
+            Ok(found > 0)
+        });
+        assert!(found.unwrap());
+        assert_eq!(looks, 2);
+        assert!(start.elapsed() < timeout);
+    }
+}
