@@ -35,8 +35,27 @@ impl Context {
         let (verb, open) = verb!(device.library(), ibv_open_device)?;
         // SAFETY: `device` keeps its list alive.
         let raw = verb.object(unsafe { open(device.as_raw()) })?;
-        let context = Self { raw, device: device.clone() };
-        // SAFETY: just opened; the table of operations is filled by then and not changed any more.
+        Self::checked(Self { raw, device: device.clone() })
+    }
+
+    /// Takes over a context that a verb of `library` opened.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is open, and nobody else closes it.
+    pub(crate) unsafe fn from_raw(
+        raw: NonNull<rdma_sys::ibv_context>,
+        library: &'static rdma_sys::Library,
+    ) -> Result<Self> {
+        // SAFETY: open, by this function's contract.
+        let device = unsafe { Device::of_context(raw, library) }?;
+        Self::checked(Self { raw, device })
+    }
+
+    /// A context whose provider has what the data path jumps through.
+    fn checked(context: Self) -> Result<Self> {
+        let raw = context.raw;
+        // SAFETY: open; the table of operations is filled by then and not changed any more.
         let operations = unsafe { &(*raw.as_ptr()).ops };
         Verb::new("ibv_poll_cq").find(operations.poll_cq)?;
         Verb::new("ibv_req_notify_cq").find(operations.req_notify_cq)?;
