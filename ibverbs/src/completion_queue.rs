@@ -3,9 +3,7 @@
 
 use std::{
     ffi::c_int,
-    mem::MaybeUninit,
     ptr::{self, NonNull},
-    slice,
 };
 
 use crate::{Completion, Context, Parent, Result, Verb, error::verb};
@@ -75,17 +73,13 @@ impl<'a> CompletionQueue<'a> {
     /// ```
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
-    pub fn poll<'s>(&self, slots: &'s mut [MaybeUninit<Completion>]) -> Result<&'s [Completion]> {
+    pub fn poll<'s>(&self, slots: &'s mut [Completion]) -> Result<&'s [Completion]> {
         let room = c_int::try_from(slots.len()).unwrap_or(c_int::MAX);
         let entries = slots.as_mut_ptr().cast::<rdma_sys::ibv_wc>();
         // SAFETY: `raw` is live, its context has the entry, and `entries` has `room` places of this layout.
         let returned = unsafe { rdma_sys::ibv_poll_cq(self.raw.as_ptr(), room, entries) };
-        let Some(filled) = usize::try_from(returned).ok().and_then(|count| slots.get(..count))
-        else {
-            return Err(poll_failure(returned));
-        };
-        // SAFETY: ibv_poll_cq(3) wrote as many entries as it returned; `filled` is just these.
-        Ok(unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) })
+        let filled = usize::try_from(returned).ok().and_then(|count| slots.get(..count));
+        filled.ok_or_else(|| poll_failure(returned))
     }
 
     /// How many completions fit.

@@ -9,13 +9,19 @@ mod completion;
 mod completion_queue;
 mod context;
 mod device;
+mod device_memory;
 mod error;
+mod fork;
 mod gid;
 mod ids;
+mod import;
 mod memory_region;
 mod memory_window;
 mod multicast;
+mod null_region;
+mod on_demand;
 mod parent;
+mod pool;
 mod protection_domain;
 mod queue_pair;
 mod region;
@@ -39,16 +45,21 @@ pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Ope
 pub use completion_queue::CompletionQueue;
 pub use context::{Context, LocalPort};
 pub use device::{Device, Devices, NodeType, TransportType, devices};
+pub use device_memory::DeviceMemory;
 pub use error::{CloseError, Error, Result, Verb};
+pub use fork::{ForkSupport, fork_support, fork_support_of, protect_forks, protect_forks_of};
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{
     LocalKey, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber, RemoteKey,
     SharedReceiveQueueNumber,
 };
+pub use import::ImportedRegion;
 pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
+pub use on_demand::{AddressSpace, Prefetch, PrefetchMode};
 pub use parent::Parent;
+pub use pool::{PoolOptions, PoolStatistics, PooledMemory, RegionPool};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     Capabilities, Posting, QueuePair,
