@@ -15,7 +15,10 @@ mod error;
 mod extended_completion;
 mod gid;
 mod ids;
+mod in_flight;
 mod memory_region;
+mod owned_buffer;
+mod owned_work;
 mod parent;
 mod protection_domain;
 mod queue_pair;
@@ -44,12 +47,14 @@ pub use extended_completion::{CompletionFields, ExtendedCompletion, ExtendedWork
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{LocalKey, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber, RemoteKey};
 pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
+pub use owned_buffer::OwnedBuffer;
+pub use owned_work::{Closed, Finished, RejectReason, Rejected, WorkId};
 pub use parent::Parent;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{
     Capabilities, Initialized, Posting, PostsReceives, QueuePair, QueuePairAttributes,
     QueuePairState, ReadyToReceive, ReadyToSend, Reset, builder::QueuePairBuilder,
-    connect::ConnectOptions, endpoint::QpInfo, post::PostError,
+    connect::ConnectOptions, endpoint::QpInfo, owned::OwnedQueuePair, post::PostError,
 };
 pub use region::Region;
 pub use remote_memory::{RemoteMemory, RemoteSegment};

@@ -7,8 +7,10 @@
 #![expect(unsafe_code, reason = "owns an ibv_qp")]
 
 pub(crate) mod builder;
+mod close;
 pub(crate) mod connect;
 pub(crate) mod endpoint;
+pub(crate) mod owned;
 pub(crate) mod post;
 pub(crate) mod transition;
 
