@@ -116,6 +116,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The device reported a request that is not outstanding: it, or its driver, is broken.
+    #[error("the device reported request {id:#x}, which is not outstanding")]
+    UnknownWork {
+        /// The number that it reported.
+        id: u64,
+    },
+
     /// A queue pair did not change its state.
     #[error("queue pair {number} did not go from {from} to {to}: {reason}")]
     Transition {
