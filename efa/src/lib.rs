@@ -1,1 +1,25 @@
 //! Safe AWS Elastic Fabric Adapter (SRD) verbs over rdma-core.
+
+mod attributes;
+mod chunks;
+mod device;
+mod endpoint;
+mod error;
+mod vendor_status;
+
+pub use attributes::{EfaCapabilities, EfaDeviceAttributes, query_device};
+pub use device::{devices, devices_of};
+pub use endpoint::EndpointInfo;
+pub use error::{Error, Result};
+pub use vendor_status::{Failure, VendorStatus};
+
+/// The verbs that this crate adds to.
+pub use ibverbs;
+
+/// The length of a C struct, as calls take it that know older and newer ones.
+const fn length_of<T>(_: &T) -> u32 {
+    const { assert!(size_of::<T>() <= u32::MAX as usize) };
+    #[expect(clippy::cast_possible_truncation, reason = "asserted above")]
+    let length = size_of::<T>() as u32;
+    length
+}
