@@ -2,15 +2,23 @@
 
 mod attributes;
 mod chunks;
+mod counter;
 mod device;
 mod endpoint;
 mod error;
+mod layout;
+mod region;
 mod vendor_status;
 
 pub use attributes::{EfaCapabilities, EfaDeviceAttributes, query_device};
+pub use counter::{CompletionCounter, CountedOperations, CounterLimits, query_counters};
 pub use device::{devices, devices_of};
 pub use endpoint::EndpointInfo;
 pub use error::{Error, Result};
+pub use layout::{
+    CompletionQueueLayout, WorkQueueLayout, WorkQueues, query_completion_queue, query_work_queues,
+};
+pub use region::{InterconnectIds, query_region};
 pub use vendor_status::{Failure, VendorStatus};
 
 /// The verbs that this crate adds to.
