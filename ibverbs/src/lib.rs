@@ -1,14 +1,19 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
+mod async_event;
 mod attributes;
 mod buffer;
+mod clock;
 mod completion;
+mod completion_channel;
 mod completion_queue;
 mod context;
+mod descriptor;
 mod device;
 mod device_memory;
 mod error;
+mod extended_completion;
 mod fork;
 mod gid;
 mod ids;
@@ -30,14 +35,19 @@ mod transport;
 mod work_request;
 
 pub use access::Access;
+pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
-pub use completion_queue::CompletionQueue;
+pub use completion_channel::{CompletionChannel, CompletionQueueId};
+pub use completion_queue::{
+    CompletionQueue, Notification, builder::CompletionQueueBuilder, poller::Poller,
+};
 pub use context::{Context, LocalPort};
 pub use device::{Device, Devices, NodeType, TransportType, devices};
 pub use device_memory::DeviceMemory;
 pub use error::{CloseError, Error, Result, Verb};
+pub use extended_completion::{CompletionFields, ExtendedCompletion, ExtendedWork};
 pub use fork::{ForkSupport, fork_support, fork_support_of, protect_forks, protect_forks_of};
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{LocalKey, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber, RemoteKey};
