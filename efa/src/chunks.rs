@@ -79,7 +79,8 @@ mod tests {
 
     #[test]
     fn a_transfer_that_fits_is_one_piece_and_an_empty_one_is_none() {
-        assert_eq!(Chunks::new("it", 0..300, 300, 300).unwrap().collect::<Vec<_>>(), [0..300]);
+        assert_eq!(Chunks::new("it", 0..300, 300, 300).unwrap().next(), Some(0..300));
+        assert_eq!(Chunks::new("it", 0..300, 300, 300).unwrap().len(), 1);
         assert_eq!(Chunks::new("it", 5..5, 300, 300).unwrap().len(), 0);
     }
 

@@ -1,8 +1,12 @@
-//! What two queue pairs tell each other before they talk.
+//! What two queue pairs tell each other before they talk, and what one knows of the other then.
+#![expect(unsafe_code, reason = "calls efadv_query_ah")]
 
-use ibverbs::{Gid, LocalPort, QueueKey, QueuePair, QueuePairNumber, Transport};
+use ibverbs::{
+    Address, AddressHandle, Destination, Gid, LocalPort, Parent, ProtectionDomain, QueueKey,
+    QueuePair, QueuePairNumber, Transport,
+};
 
-use crate::Result;
+use crate::{Result, error::efa_verb, length_of};
 
 /// Where a queue pair is reached: all that anybody needs to send to it, or to be sent to by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -61,6 +65,74 @@ impl EndpointInfo {
             QueuePairNumber::new(word(16)).map_err(|error| malformed(error.to_string()))?;
         Ok(Self { gid, number, queue_key: QueueKey(word(20)) })
     }
+}
+
+impl EndpointInfo {
+    /// Makes the address handle by which queue pairs of a domain, borrowed (`&domain`) or shared (`&Arc<…>`), reach
+    /// this endpoint from a port of this side. Enters the kernel, allocates; the peer is not asked.
+    ///
+    /// **RDMA needs one in each direction:** a device answers reads and writes only of those that it knows, so that
+    /// the side whose memory is used makes one too, on the domain of its queue pair, and keeps it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verbs`](crate::Error::Verbs), `ENOMEM` or `ENOSPC` over the device's number of handles. See `ibv_create_ah(3)`.
+    #[doc(alias = "ibv_create_ah")]
+    pub fn peer<'a>(
+        &self,
+        domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+        port: &LocalPort,
+    ) -> Result<Peer<'a>> {
+        let handle = AddressHandle::create(domain, &Address::new(port, self.gid, 0))?;
+        Ok(Peer { handle, endpoint: *self })
+    }
+}
+
+/// Another queue pair, as requests name it. Any number of requests and queue pairs of its domain may.
+///
+/// Keep it until the requests that named it have completed, and as long as the peer does RDMA here.
+#[derive(Debug)]
+pub struct Peer<'a> {
+    handle: AddressHandle<'a>,
+    endpoint: EndpointInfo,
+}
+
+impl<'a> Peer<'a> {
+    /// What a request names.
+    #[must_use]
+    #[inline]
+    pub fn destination(&self) -> Destination<'_> {
+        Destination::new(&self.handle, self.endpoint.number, self.endpoint.queue_key)
+    }
+
+    /// Where it is reached.
+    #[must_use]
+    pub const fn endpoint(&self) -> &EndpointInfo {
+        &self.endpoint
+    }
+
+    /// The way to it, which other queue pairs of the same device have in common with it.
+    #[must_use]
+    pub const fn address_handle(&self) -> &AddressHandle<'a> {
+        &self.handle
+    }
+}
+
+/// The number by which the device knows an address handle, and by which completions of receives
+/// ([`source_lid`](ibverbs::FinishedWork::source_lid)) name a sender that has one. Does not enter the kernel.
+///
+/// # Errors
+///
+/// [`Error::Verbs`](crate::Error::Verbs) with `EOPNOTSUPP` for a device of another vendor. See `efadv_query_ah(3)`.
+#[doc(alias = "efadv_query_ah")]
+#[doc(alias = "ahn")]
+pub fn address_handle_number(handle: &AddressHandle<'_>) -> Result<u16> {
+    let library = handle.protection_domain().context().library();
+    let (verb, query) = efa_verb!(library, efadv_query_ah)?;
+    let mut raw = rdma_sys::efadv_ah_attr::default();
+    // SAFETY: the handle is live, and the struct is of the length that is passed on.
+    verb.status(unsafe { query(handle.as_raw(), &raw mut raw, length_of(&raw)) })?;
+    Ok(raw.ahn)
 }
 
 #[cfg(test)]
