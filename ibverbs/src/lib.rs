@@ -5,6 +5,7 @@ mod attributes;
 mod buffer;
 mod completion;
 mod completion_queue;
+pub mod connection;
 mod context;
 mod device;
 mod error;

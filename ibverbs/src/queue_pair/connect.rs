@@ -184,7 +184,7 @@ impl ConnectOptions {
 }
 
 /// How many reads a device can have in each direction, kept to what is of use.
-fn read_depth(limit: u32) -> u8 {
+pub(crate) fn read_depth(limit: u32) -> u8 {
     u8::try_from(limit.min(16)).unwrap_or(16)
 }
 
@@ -204,7 +204,7 @@ const RECEIVER_NOT_READY_STEPS: [u64; 31] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-fn receiver_not_ready_code(timer: Duration) -> u8 {
+pub(crate) fn receiver_not_ready_code(timer: Duration) -> u8 {
     let fits = |step: &u64| Duration::from_micros(step * 10) >= timer;
     let index = RECEIVER_NOT_READY_STEPS.iter().position(fits);
     index.and_then(|index| u8::try_from(index + 1).ok()).unwrap_or(0)
@@ -295,7 +295,7 @@ impl<'a> QueuePair<'a, Rc, ReadyToReceive> {
 
 impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// Carries out a change whose attributes lead to state `N`.
-    fn change<N>(self, change: transition::Transition) -> Result<QueuePair<'a, T, N>> {
+    pub(crate) fn change<N>(self, change: transition::Transition) -> Result<QueuePair<'a, T, N>> {
         change.apply(&self.handle)?;
         // SAFETY: the device has just gone to that state.
         Ok(unsafe { QueuePair::from_handle(self.handle) })
