@@ -8,6 +8,12 @@
 //! cargo run --release --example data_path_cost -- [--dev NAME] [--gid N] [--iters N] [--warmup N]
 //!     [--mode single|batch] [--depth N] [--size N] [--op write|write-imm] [--inline] [--basic]
 //! ```
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::cast_precision_loss,
+    reason = "a program that prints what it measured"
+)]
 
 use std::{env, error::Error, process::ExitCode, time::Instant};
 
@@ -172,14 +178,15 @@ impl Transfer<'_> {
             (0..depth).map(|id| self.request(id)).collect::<ibverbs::Result<_>>()?;
         let credit = self.target.segment(..8)?;
         let mut receives: Vec<_> = (0..depth).map(|id| RecvWr::to(id.into(), credit)).collect();
+        let mut slots = Completion::slots();
         for _ in 0..rounds {
             if IMMEDIATE {
                 self.receiver.post_receive(&mut receives)?;
             }
             self.sender.post_send(&mut sends)?;
-            drain(self.sent, depth)?;
+            drain(self.sent, &mut slots, depth)?;
             if IMMEDIATE {
-                drain(self.received, depth)?;
+                drain(self.received, &mut slots, depth)?;
             }
         }
         Ok(())
@@ -198,11 +205,14 @@ impl Transfer<'_> {
 }
 
 #[inline(always)]
-fn drain(queue: &CompletionQueue<'_>, count: u32) -> Result<(), Box<dyn Error>> {
-    let mut slots = Completion::slots::<64>();
+fn drain(
+    queue: &CompletionQueue<'_>,
+    slots: &mut [Completion; 64],
+    count: u32,
+) -> Result<(), Box<dyn Error>> {
     let mut left = count as usize;
     loop {
-        let found = queue.poll(&mut slots)?;
+        let found = queue.poll(slots)?;
         for completion in found {
             completion.outcome()?;
         }

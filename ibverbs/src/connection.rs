@@ -46,7 +46,7 @@ use std::{
     time::Duration,
 };
 
-use crate::{Context, QueuePair, Rc, Result, queue_pair::Reset};
+use crate::{Context, QueuePair, Rc, Reset, Result};
 use channel::Deadline;
 
 /// A function of librdmacm by its C name, together with its [`Verb`](crate::Verb).

@@ -25,9 +25,9 @@ use super::{
     parameters::{Reads, private_length},
 };
 use crate::{
-    Context, Devices, Error, PortNumber, QueuePair, QueuePairState, Rc, Result,
+    Context, Devices, Error, Initialized, PortNumber, QueuePair, QueuePairState, Rc,
+    ReadyToReceive, Reset, Result,
     queue_pair::{
-        Initialized, ReadyToReceive, Reset,
         connect::{read_depth, receiver_not_ready_code},
         transition::Transition,
     },

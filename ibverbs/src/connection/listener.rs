@@ -11,10 +11,7 @@ use super::{
     Connecting, Connection, Event, EventChannel, EventKind, Identifier, Parameters, PortSpace,
     channel::Deadline,
 };
-use crate::{
-    Context, PortNumber, QueuePair, Rc, Result,
-    queue_pair::{Initialized, Reset},
-};
+use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 
 /// Takes connection requests at an address and port.
 ///

@@ -3,10 +3,7 @@
 use std::os::fd::{AsFd, BorrowedFd};
 
 use super::{Connection, EventChannel, EventKind, Identifier, Parameters, channel::Deadline};
-use crate::{
-    Error, QueuePair, Rc, Result,
-    queue_pair::{Initialized, ReadyToReceive},
-};
+use crate::{Error, Initialized, QueuePair, Rc, ReadyToReceive, Result};
 
 /// A connection for which the peer has been asked, or has asked and was accepted.
 ///

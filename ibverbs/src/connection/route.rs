@@ -11,10 +11,7 @@ use super::{
     Connecting, Connection, EventChannel, EventKind, Identifier, Parameters, PortSpace,
     channel::Deadline, parameters::DEFAULT_TIMEOUT, progress::finished,
 };
-use crate::{
-    Context, PortNumber, QueuePair, Rc, Result,
-    queue_pair::{Initialized, Reset},
-};
+use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 
 /// The device and the path that lead to a peer. Nothing has been sent to the peer's connection manager yet.
 #[derive(Debug)]
