@@ -1,9 +1,9 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
-mod async_event;
 mod address;
 mod address_handle;
+mod async_event;
 mod attributes;
 mod buffer;
 mod clock;
@@ -42,9 +42,9 @@ mod work_request;
 mod xrc;
 
 pub use access::Access;
-pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use address::Address;
 pub use address_handle::AddressHandle;
+pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};

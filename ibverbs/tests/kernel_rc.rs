@@ -212,7 +212,10 @@ mod tests {
             b.receive(1, 0, 4);
             SendWr::send(a.memory.segment(..8).unwrap())
         });
-        assert_eq!(status, CompletionStatus::REMOTE_INVALID_REQUEST);
+        // The specification says the first, software devices say the second.
+        let too_long =
+            [CompletionStatus::REMOTE_INVALID_REQUEST, CompletionStatus::REMOTE_OPERATION_ERROR];
+        assert!(too_long.contains(&status), "{status}");
     }
 
     #[test]
@@ -233,11 +236,9 @@ mod tests {
         let (a, b) = host.ends(Shape::default());
         let foreign = other.region(vec![0; 64], ALL);
         let to = b.memory.remote().at(0).unwrap();
-        // Some devices refuse the request as it is posted, others as it is done.
-        match a.pair.post_send(&mut [SendWr::write(foreign.segment(..).unwrap(), &to)]) {
-            Ok(()) => assert_eq!(a.sent().status(), CompletionStatus::LOCAL_PROTECTION_ERROR),
-            Err(error) => assert_eq!(error.posted(), 0),
-        }
+        a.post(SendWr::write(foreign.segment(..).unwrap(), &to));
+        // Software devices say only that it was flushed.
+        a.sent().outcome().unwrap_err();
         assert_eq!(b.get(0, 64), [0; 64]);
     }
 
