@@ -99,6 +99,11 @@ impl Default for __atomic_wide_counter {
         }
     }
 }
+impl ::core::fmt::Debug for __atomic_wide_counter {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "__atomic_wide_counter {{ union }}")
+    }
+}
 pub type __u8 = ::core::ffi::c_uchar;
 pub type __u16 = ::core::ffi::c_ushort;
 pub type __s32 = ::core::ffi::c_int;
@@ -259,6 +264,11 @@ impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ib_uverbs_flow_action_esp_encap__bindgen_ty_1 {{ union }}")
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
@@ -274,6 +284,11 @@ impl Default for ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
         }
     }
 }
+impl ::core::fmt::Debug for ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ib_uverbs_flow_action_esp_encap__bindgen_ty_2 {{ union }}")
+    }
+}
 impl Default for ib_uverbs_flow_action_esp_encap {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -281,6 +296,15 @@ impl Default for ib_uverbs_flow_action_esp_encap {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ib_uverbs_flow_action_esp_encap {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ib_uverbs_flow_action_esp_encap {{ __bindgen_anon_1: {:?}, __bindgen_anon_2: {:?}, len: {:?}, type: {:?} }}",
+            self.__bindgen_anon_1, self.__bindgen_anon_2, self.len, self.type_
+        )
     }
 }
 #[repr(C)]
@@ -401,6 +425,11 @@ impl Default for ibv_gid {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_gid {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_gid {{ union }}")
+    }
+}
 pub const IBV_GID_TYPE_IB: ibv_gid_type = 0;
 pub const IBV_GID_TYPE_ROCE_V1: ibv_gid_type = 1;
 pub const IBV_GID_TYPE_ROCE_V2: ibv_gid_type = 2;
@@ -421,6 +450,11 @@ impl Default for ibv_gid_entry {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_gid_entry {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_gid_entry {{ gid: {:?} }}", self.gid)
     }
 }
 pub const IBV_NODE_UNKNOWN: ibv_node_type = -1;
@@ -827,6 +861,11 @@ impl Default for ibv_async_event__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_async_event__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_async_event__bindgen_ty_1 {{ union }}")
+    }
+}
 impl Default for ibv_async_event {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -834,6 +873,15 @@ impl Default for ibv_async_event {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_async_event {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_async_event {{ element: {:?}, event_type: {:?} }}",
+            self.element, self.event_type
+        )
     }
 }
 pub const IBV_WC_SUCCESS: ibv_wc_status = 0;
@@ -941,6 +989,11 @@ impl Default for ibv_wc__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_wc__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_wc__bindgen_ty_1 {{ union }}")
+    }
+}
 impl Default for ibv_wc {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -948,6 +1001,15 @@ impl Default for ibv_wc {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_wc {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_wc {{ status: {:?}, opcode: {:?}, __bindgen_anon_1: {:?}, wc_flags: {:?} }}",
+            self.status, self.opcode, self.__bindgen_anon_1, self.wc_flags
+        )
     }
 }
 pub const IBV_ACCESS_LOCAL_WRITE: ibv_access_flags = 1;
@@ -1150,6 +1212,11 @@ impl Default for ibv_global_route {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_global_route {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_global_route {{ dgid: {:?} }}", self.dgid)
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct ibv_grh {
@@ -1167,6 +1234,15 @@ impl Default for ibv_grh {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_grh {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_grh {{ version_tclass_flow: {:?}, paylen: {:?}, sgid: {:?}, dgid: {:?} }}",
+            self.version_tclass_flow, self.paylen, self.sgid, self.dgid
+        )
     }
 }
 pub const IBV_RATE_MAX: ibv_rate = 0;
@@ -1212,6 +1288,11 @@ impl Default for ibv_ah_attr {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_ah_attr {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_ah_attr {{ grh: {:?} }}", self.grh)
     }
 }
 pub const IBV_SRQ_MAX_WR: ibv_srq_attr_mask = 1;
@@ -1588,6 +1669,22 @@ impl Default for ibv_qp_attr {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_qp_attr {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_qp_attr {{ qp_state: {:?}, cur_qp_state: {:?}, path_mtu: {:?}, path_mig_state: {:?}, qp_access_flags: {:?}, cap: {:?}, ah_attr: {:?}, alt_ah_attr: {:?} }}",
+            self.qp_state,
+            self.cur_qp_state,
+            self.path_mtu,
+            self.path_mig_state,
+            self.qp_access_flags,
+            self.cap,
+            self.ah_attr,
+            self.alt_ah_attr
+        )
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_qp_rate_limit_attr {
@@ -1689,6 +1786,11 @@ impl Default for ibv_send_wr__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_send_wr__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_send_wr__bindgen_ty_1 {{ union }}")
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_send_wr__bindgen_ty_2 {
@@ -1735,6 +1837,11 @@ impl Default for ibv_send_wr__bindgen_ty_2 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_send_wr__bindgen_ty_2 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_send_wr__bindgen_ty_2 {{ union }}")
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union ibv_send_wr__bindgen_ty_3 {
@@ -1752,6 +1859,11 @@ impl Default for ibv_send_wr__bindgen_ty_3 {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_send_wr__bindgen_ty_3 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_send_wr__bindgen_ty_3 {{ union }}")
     }
 }
 #[repr(C)]
@@ -1801,6 +1913,11 @@ impl Default for ibv_send_wr__bindgen_ty_4 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_send_wr__bindgen_ty_4 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_send_wr__bindgen_ty_4 {{ union }}")
+    }
+}
 impl Default for ibv_send_wr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -1808,6 +1925,23 @@ impl Default for ibv_send_wr {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_send_wr {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_send_wr {{ next: {:?}, sg_list: {:?}, num_sge: {:?}, opcode: {:?}, send_flags: {:?}, __bindgen_anon_1: {:?}, wr: {:?}, qp_type: {:?}, __bindgen_anon_2: {:?} }}",
+            self.next,
+            self.sg_list,
+            self.num_sge,
+            self.opcode,
+            self.send_flags,
+            self.__bindgen_anon_1,
+            self.wr,
+            self.qp_type,
+            self.__bindgen_anon_2
+        )
     }
 }
 #[repr(C)]
@@ -1921,6 +2055,15 @@ impl Default for ibv_srq {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_srq {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_srq {{ context: {:?}, srq_context: {:?}, pd: {:?} }}",
+            self.context, self.srq_context, self.pd
+        )
+    }
+}
 #[repr(C)]
 pub struct ibv_wq {
     pub context: *mut ibv_context,
@@ -1952,6 +2095,21 @@ impl Default for ibv_wq {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_wq {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_wq {{ context: {:?}, wq_context: {:?}, pd: {:?}, cq: {:?}, state: {:?}, wq_type: {:?}, post_recv: {:?} }}",
+            self.context,
+            self.wq_context,
+            self.pd,
+            self.cq,
+            self.state,
+            self.wq_type,
+            self.post_recv
+        )
+    }
+}
 #[repr(C)]
 pub struct ibv_qp {
     pub context: *mut ibv_context,
@@ -1975,6 +2133,22 @@ impl Default for ibv_qp {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_qp {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_qp {{ context: {:?}, qp_context: {:?}, pd: {:?}, send_cq: {:?}, recv_cq: {:?}, srq: {:?}, state: {:?}, qp_type: {:?} }}",
+            self.context,
+            self.qp_context,
+            self.pd,
+            self.send_cq,
+            self.recv_cq,
+            self.srq,
+            self.state,
+            self.qp_type
+        )
     }
 }
 #[repr(C)]
@@ -2081,6 +2255,38 @@ impl Default for ibv_qp_ex {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_qp_ex {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_qp_ex {{ qp_base: {:?}, wr_flags: {:?}, wr_atomic_cmp_swp: {:?}, wr_atomic_fetch_add: {:?}, wr_bind_mw: {:?}, wr_local_inv: {:?}, wr_rdma_read: {:?}, wr_rdma_write: {:?}, wr_rdma_write_imm: {:?}, wr_send: {:?}, wr_send_imm: {:?}, wr_send_inv: {:?}, wr_send_tso: {:?}, wr_set_ud_addr: {:?}, wr_set_xrc_srqn: {:?}, wr_set_inline_data: {:?}, wr_set_inline_data_list: {:?}, wr_set_sge: {:?}, wr_set_sge_list: {:?}, wr_start: {:?}, wr_complete: {:?}, wr_abort: {:?}, wr_atomic_write: {:?}, wr_flush: {:?} }}",
+            self.qp_base,
+            self.wr_flags,
+            self.wr_atomic_cmp_swp,
+            self.wr_atomic_fetch_add,
+            self.wr_bind_mw,
+            self.wr_local_inv,
+            self.wr_rdma_read,
+            self.wr_rdma_write,
+            self.wr_rdma_write_imm,
+            self.wr_send,
+            self.wr_send_imm,
+            self.wr_send_inv,
+            self.wr_send_tso,
+            self.wr_set_ud_addr,
+            self.wr_set_xrc_srqn,
+            self.wr_set_inline_data,
+            self.wr_set_inline_data_list,
+            self.wr_set_sge,
+            self.wr_set_sge_list,
+            self.wr_start,
+            self.wr_complete,
+            self.wr_abort,
+            self.wr_atomic_write,
+            self.wr_flush
+        )
+    }
+}
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone)]
 pub struct ibv_ece {
@@ -2123,6 +2329,15 @@ impl Default for ibv_cq {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_cq {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_cq {{ context: {:?}, channel: {:?}, cq_context: {:?}, cqe: {:?} }}",
+            self.context, self.channel, self.cq_context, self.cqe
+        )
     }
 }
 #[repr(C)]
@@ -2192,6 +2407,37 @@ impl Default for ibv_cq_ex {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_cq_ex {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_cq_ex {{ context: {:?}, channel: {:?}, cq_context: {:?}, cqe: {:?}, status: {:?}, start_poll: {:?}, next_poll: {:?}, end_poll: {:?}, read_opcode: {:?}, read_vendor_err: {:?}, read_byte_len: {:?}, read_imm_data: {:?}, read_qp_num: {:?}, read_src_qp: {:?}, read_wc_flags: {:?}, read_slid: {:?}, read_sl: {:?}, read_dlid_path_bits: {:?}, read_completion_ts: {:?}, read_cvlan: {:?}, read_flow_tag: {:?}, read_tm_info: {:?}, read_completion_wallclock_ns: {:?} }}",
+            self.context,
+            self.channel,
+            self.cq_context,
+            self.cqe,
+            self.status,
+            self.start_poll,
+            self.next_poll,
+            self.end_poll,
+            self.read_opcode,
+            self.read_vendor_err,
+            self.read_byte_len,
+            self.read_imm_data,
+            self.read_qp_num,
+            self.read_src_qp,
+            self.read_wc_flags,
+            self.read_slid,
+            self.read_sl,
+            self.read_dlid_path_bits,
+            self.read_completion_ts,
+            self.read_cvlan,
+            self.read_flow_tag,
+            self.read_tm_info,
+            self.read_completion_wallclock_ns
+        )
     }
 }
 pub const IBV_CQ_ATTR_MODERATE: ibv_cq_attr_mask = 1;
@@ -2575,6 +2821,11 @@ impl Default for ibv_flow_spec__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_flow_spec__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_flow_spec__bindgen_ty_1 {{ union }}")
+    }
+}
 impl Default for ibv_flow_spec {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -2582,6 +2833,11 @@ impl Default for ibv_flow_spec {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_flow_spec {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_flow_spec {{ __bindgen_anon_1: {:?} }}", self.__bindgen_anon_1)
     }
 }
 #[repr(C)]
@@ -2823,6 +3079,20 @@ impl Default for ibv_context {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_context {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_context {{ device: {:?}, ops: {:?}, cmd_fd: {:?}, async_fd: {:?}, num_comp_vectors: {:?}, abi_compat: {:?} }}",
+            self.device,
+            self.ops,
+            self.cmd_fd,
+            self.async_fd,
+            self.num_comp_vectors,
+            self.abi_compat
+        )
+    }
+}
 pub const IBV_CQ_INIT_ATTR_MASK_FLAGS: ibv_cq_init_attr_mask = 1;
 pub const IBV_CQ_INIT_ATTR_MASK_PD: ibv_cq_init_attr_mask = 2;
 pub type ibv_cq_init_attr_mask = ::core::ffi::c_uint;
@@ -3013,6 +3283,11 @@ impl Default for ibv_values_ex {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for ibv_values_ex {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "ibv_values_ex {{  }}")
     }
 }
 #[repr(C)]
@@ -3227,6 +3502,59 @@ impl Default for verbs_context {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for verbs_context {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "verbs_context {{ free_buf: {:?}, alloc_buf: {:?}, dm_export_dmabuf_fd: {:?}, reg_mr_ex: {:?}, dealloc_dmah: {:?}, alloc_dmah: {:?}, query_port: {:?}, advise_mr: {:?}, alloc_null_mr: {:?}, read_counters: {:?}, attach_counters_point_flow: {:?}, create_counters: {:?}, destroy_counters: {:?}, reg_dm_mr: {:?}, alloc_dm: {:?}, free_dm: {:?}, modify_flow_action_esp: {:?}, destroy_flow_action: {:?}, create_flow_action_esp: {:?}, modify_qp_rate_limit: {:?}, alloc_parent_domain: {:?}, dealloc_td: {:?}, alloc_td: {:?}, modify_cq: {:?}, post_srq_ops: {:?}, destroy_rwq_ind_table: {:?}, create_rwq_ind_table: {:?}, destroy_wq: {:?}, modify_wq: {:?}, create_wq: {:?}, query_rt_values: {:?}, create_cq_ex: {:?}, priv: {:?}, query_device_ex: {:?}, ibv_destroy_flow: {:?}, ABI_placeholder2: {:?}, ibv_create_flow: {:?}, ABI_placeholder1: {:?}, open_qp: {:?}, create_qp_ex: {:?}, get_srq_num: {:?}, create_srq_ex: {:?}, open_xrcd: {:?}, close_xrcd: {:?}, context: {:?} }}",
+            self.free_buf,
+            self.alloc_buf,
+            self.dm_export_dmabuf_fd,
+            self.reg_mr_ex,
+            self.dealloc_dmah,
+            self.alloc_dmah,
+            self.query_port,
+            self.advise_mr,
+            self.alloc_null_mr,
+            self.read_counters,
+            self.attach_counters_point_flow,
+            self.create_counters,
+            self.destroy_counters,
+            self.reg_dm_mr,
+            self.alloc_dm,
+            self.free_dm,
+            self.modify_flow_action_esp,
+            self.destroy_flow_action,
+            self.create_flow_action_esp,
+            self.modify_qp_rate_limit,
+            self.alloc_parent_domain,
+            self.dealloc_td,
+            self.alloc_td,
+            self.modify_cq,
+            self.post_srq_ops,
+            self.destroy_rwq_ind_table,
+            self.create_rwq_ind_table,
+            self.destroy_wq,
+            self.modify_wq,
+            self.create_wq,
+            self.query_rt_values,
+            self.create_cq_ex,
+            self.priv_,
+            self.query_device_ex,
+            self.ibv_destroy_flow,
+            self.ABI_placeholder2,
+            self.ibv_create_flow,
+            self.ABI_placeholder1,
+            self.open_qp,
+            self.create_qp_ex,
+            self.get_srq_num,
+            self.create_srq_ex,
+            self.open_xrcd,
+            self.close_xrcd,
+            self.context
+        )
     }
 }
 pub const IBV_REREG_MR_ERR_INPUT: ibv_rereg_mr_err_code = -1;
@@ -3490,6 +3818,22 @@ impl Default for ibv_sa_path_rec {
         }
     }
 }
+impl ::core::fmt::Debug for ibv_sa_path_rec {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "ibv_sa_path_rec {{ dgid: {:?}, sgid: {:?}, dlid: {:?}, slid: {:?}, raw_traffic: {:?}, flow_label: {:?}, reversible: {:?}, pkey: {:?} }}",
+            self.dgid,
+            self.sgid,
+            self.dlid,
+            self.slid,
+            self.raw_traffic,
+            self.flow_label,
+            self.reversible,
+            self.pkey
+        )
+    }
+}
 pub const RDMA_CM_EVENT_ADDR_RESOLVED: rdma_cm_event_type = 0;
 pub const RDMA_CM_EVENT_ADDR_ERROR: rdma_cm_event_type = 1;
 pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
@@ -3532,6 +3876,15 @@ impl Default for rdma_ib_addr {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_ib_addr {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_ib_addr {{ sgid: {:?}, dgid: {:?}, pkey: {:?} }}",
+            self.sgid, self.dgid, self.pkey
+        )
+    }
+}
 #[repr(C)]
 pub struct rdma_addr {
     pub __bindgen_anon_1: rdma_addr__bindgen_ty_1,
@@ -3555,6 +3908,11 @@ impl Default for rdma_addr__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_addr__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "rdma_addr__bindgen_ty_1 {{ union }}")
+    }
+}
 #[repr(C)]
 pub struct rdma_addr__bindgen_ty_2 {
     pub dst_addr: __BindgenUnionField<sockaddr>,
@@ -3572,6 +3930,11 @@ impl Default for rdma_addr__bindgen_ty_2 {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_addr__bindgen_ty_2 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "rdma_addr__bindgen_ty_2 {{ union }}")
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub union rdma_addr__bindgen_ty_3 {
@@ -3586,6 +3949,11 @@ impl Default for rdma_addr__bindgen_ty_3 {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_addr__bindgen_ty_3 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "rdma_addr__bindgen_ty_3 {{ union }}")
+    }
+}
 impl Default for rdma_addr {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -3593,6 +3961,15 @@ impl Default for rdma_addr {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for rdma_addr {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_addr {{ __bindgen_anon_1: {:?}, __bindgen_anon_2: {:?}, addr: {:?} }}",
+            self.__bindgen_anon_1, self.__bindgen_anon_2, self.addr
+        )
     }
 }
 #[repr(C)]
@@ -3608,6 +3985,15 @@ impl Default for rdma_route {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for rdma_route {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_route {{ addr: {:?}, path_rec: {:?}, num_paths: {:?} }}",
+            self.addr, self.path_rec, self.num_paths
+        )
     }
 }
 #[repr(C)]
@@ -3640,6 +4026,28 @@ impl Default for rdma_cm_id {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for rdma_cm_id {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_cm_id {{ verbs: {:?}, channel: {:?}, context: {:?}, qp: {:?}, route: {:?}, ps: {:?}, event: {:?}, send_cq_channel: {:?}, send_cq: {:?}, recv_cq_channel: {:?}, recv_cq: {:?}, srq: {:?}, pd: {:?}, qp_type: {:?} }}",
+            self.verbs,
+            self.channel,
+            self.context,
+            self.qp,
+            self.route,
+            self.ps,
+            self.event,
+            self.send_cq_channel,
+            self.send_cq,
+            self.recv_cq_channel,
+            self.recv_cq,
+            self.srq,
+            self.pd,
+            self.qp_type
+        )
     }
 }
 pub const RDMA_MAX_RESP_RES: _bindgen_ty_35 = 255;
@@ -3685,6 +4093,15 @@ impl Default for rdma_ud_param {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_ud_param {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_ud_param {{ private_data: {:?}, ah_attr: {:?} }}",
+            self.private_data, self.ah_attr
+        )
+    }
+}
 #[repr(C)]
 #[derive(Copy, Clone)]
 pub struct rdma_cm_event {
@@ -3710,6 +4127,11 @@ impl Default for rdma_cm_event__bindgen_ty_1 {
         }
     }
 }
+impl ::core::fmt::Debug for rdma_cm_event__bindgen_ty_1 {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(f, "rdma_cm_event__bindgen_ty_1 {{ union }}")
+    }
+}
 impl Default for rdma_cm_event {
     fn default() -> Self {
         let mut s = ::core::mem::MaybeUninit::<Self>::uninit();
@@ -3717,6 +4139,15 @@ impl Default for rdma_cm_event {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for rdma_cm_event {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_cm_event {{ id: {:?}, listen_id: {:?}, event: {:?}, status: {:?}, param: {:?} }}",
+            self.id, self.listen_id, self.event, self.status, self.param
+        )
     }
 }
 #[repr(C)]
@@ -3744,6 +4175,25 @@ impl Default for rdma_addrinfo {
             ::core::ptr::write_bytes(s.as_mut_ptr(), 0, 1);
             s.assume_init()
         }
+    }
+}
+impl ::core::fmt::Debug for rdma_addrinfo {
+    fn fmt(&self, f: &mut ::core::fmt::Formatter<'_>) -> ::core::fmt::Result {
+        write!(
+            f,
+            "rdma_addrinfo {{ ai_flags: {:?}, ai_family: {:?}, ai_qp_type: {:?}, ai_port_space: {:?}, ai_src_addr: {:?}, ai_dst_addr: {:?}, ai_src_canonname: {:?}, ai_dst_canonname: {:?}, ai_route: {:?}, ai_connect: {:?}, ai_next: {:?} }}",
+            self.ai_flags,
+            self.ai_family,
+            self.ai_qp_type,
+            self.ai_port_space,
+            self.ai_src_addr,
+            self.ai_dst_addr,
+            self.ai_src_canonname,
+            self.ai_dst_canonname,
+            self.ai_route,
+            self.ai_connect,
+            self.ai_next
+        )
     }
 }
 pub const RDMA_CM_JOIN_MC_ATTR_ADDRESS: rdma_cm_join_mc_attr_mask = 1;

@@ -119,6 +119,7 @@ fn types(sys: &Path, include: &Path) -> Result<String, Box<dyn Error>> {
     Ok(builder(sys, include)?
         .with_codegen_config(kinds)
         .derive_default(true)
+        .impl_debug(true)
         .raw_line("use libc::{pthread_cond_t, pthread_mutex_t, sockaddr, sockaddr_in, sockaddr_in6, sockaddr_storage, socklen_t, timespec};")
         .generate()?
         .to_string())

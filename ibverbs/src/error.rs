@@ -1,0 +1,396 @@
+//! What can go wrong, which verb it was, and what to do about it.
+#![expect(unsafe_code, reason = "reads the locked-memory limit")]
+#![expect(clippy::disallowed_methods, reason = "the one file that reads errno")]
+
+use std::{ffi::c_int, fmt, io, ptr::NonNull};
+
+/// The result of this crate's calls.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a call of this crate was refused for.
+///
+/// Messages do not repeat their cause; print the chain of [`source`](std::error::Error::source)s.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A library of rdma-core cannot be opened.
+    #[error(transparent)]
+    Library(#[from] &'static rdma_sys::LoadError),
+
+    /// The verb ran, and the kernel or the provider refused it.
+    #[error("{verb} failed{}", remedy.as_deref().map(|text| format!(": {text}")).unwrap_or_default())]
+    Verb {
+        /// The C function.
+        verb: Verb,
+        /// What to do, for the causes that are well known.
+        remedy: Option<Box<str>>,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
+
+    /// The installed rdma-core, or the device, does not have this verb.
+    #[error("{verb} is not available: {}", match since {
+        Some(since) => format!("it needs rdma-core {since} or later, and a device that has it"),
+        None => "the device does not have it".to_owned(),
+    })]
+    Unsupported {
+        /// The C function.
+        verb: Verb,
+        /// The rdma-core release that brought it.
+        since: Option<&'static str>,
+    },
+
+    /// A number is outside of what can be; nothing was called.
+    #[error("{what} is {asked}, allowed is {minimum} to {maximum}")]
+    OutOfRange {
+        /// What the number counts.
+        what: &'static str,
+        /// What was asked for.
+        asked: u64,
+        /// The smallest allowed.
+        minimum: u64,
+        /// The largest allowed.
+        maximum: u64,
+    },
+
+    /// A range does not lie inside of a memory region; nothing was called.
+    #[error("bytes {start}..{end} do not lie inside of {what}, which has {length} bytes")]
+    OutOfBounds {
+        /// What was cut into.
+        what: &'static str,
+        /// The first byte asked for.
+        start: u64,
+        /// One past the last byte asked for.
+        end: u64,
+        /// How many bytes there are.
+        length: u64,
+    },
+
+    /// Arguments that contradict each other; nothing was called.
+    #[error("{what}: {remedy}")]
+    Invalid {
+        /// What was wrong.
+        what: &'static str,
+        /// What would be right.
+        remedy: &'static str,
+    },
+
+    /// No device matches.
+    #[error("no RDMA device {wanted}: {remedy} (present: {})", if present.is_empty() { "none".to_owned() } else { present.join(", ") })]
+    NoDevice {
+        /// What was looked for.
+        wanted: String,
+        /// The devices that are there, and why each was passed over.
+        present: Vec<String>,
+        /// What to do.
+        remedy: &'static str,
+    },
+
+    /// A port has no GID that a packet could be routed by.
+    #[error("port {port} has no usable GID: {remedy}")]
+    NoGid {
+        /// The port.
+        port: u8,
+        /// What to do.
+        remedy: &'static str,
+    },
+
+    /// An environment variable does not say what it should.
+    #[error("{variable}={value:?}: {expected}")]
+    Setting {
+        /// The variable's name.
+        variable: &'static str,
+        /// What it holds.
+        value: String,
+        /// What it may hold.
+        expected: &'static str,
+    },
+
+    /// Bytes from a peer are not what they should be.
+    #[error("{what} from the peer is malformed: {reason}")]
+    Malformed {
+        /// The wire format.
+        what: &'static str,
+        /// What is wrong with it, with the numbers.
+        reason: String,
+    },
+
+    /// A queue pair did not change its state.
+    #[error("queue pair {number} did not go from {from} to {to}: {reason}")]
+    Transition {
+        /// The queue pair's number.
+        number: u32,
+        /// The state it was in.
+        from: &'static str,
+        /// The state it should have gone to.
+        to: &'static str,
+        /// Which attribute is the likely cause.
+        reason: String,
+        /// The errno.
+        #[source]
+        source: io::Error,
+    },
+}
+
+impl Error {
+    /// The errno of the refused verb, if one was called.
+    #[must_use]
+    pub fn errno(&self) -> Option<i32> {
+        match self {
+            Self::Verb { source, .. } | Self::Transition { source, .. } => source.raw_os_error(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn check(what: &'static str, asked: u64, minimum: u64, maximum: u64) -> Result<()> {
+        if (minimum..=maximum).contains(&asked) {
+            Ok(())
+        } else {
+            Err(Self::OutOfRange { what, asked, minimum, maximum })
+        }
+    }
+}
+
+/// An object could not be closed; it comes back with the reason.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot be closed")]
+pub struct CloseError<T> {
+    /// The object, as it was.
+    pub object: T,
+    /// Why it was refused.
+    #[source]
+    pub error: Error,
+}
+
+/// The name of a C function, as its manual page has it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Verb(&'static str);
+
+impl Verb {
+    /// A function of rdma-core by its C name.
+    #[must_use]
+    pub const fn new(name: &'static str) -> Self {
+        Self(name)
+    }
+
+    /// The C name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.0
+    }
+
+    /// The function, if the library has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with the release that brought it.
+    pub fn find<F>(self, function: Option<F>) -> Result<F> {
+        function.ok_or_else(|| self.unsupported())
+    }
+
+    /// The error that says that the library or the device does not have this verb.
+    #[must_use]
+    pub fn unsupported(self) -> Error {
+        Error::Unsupported { verb: self, since: rdma_sys::since(self.0) }
+    }
+
+    /// Reads the convention "null, and errno is set".
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if `returned` is null.
+    pub fn object<T>(self, returned: *mut T) -> Result<NonNull<T>> {
+        NonNull::new(returned).ok_or_else(|| self.error(io::Error::last_os_error()))
+    }
+
+    /// Reads the convention "0, or an errno"; a negative number means that errno is set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if `returned` is not 0.
+    pub fn status(self, returned: c_int) -> Result<()> {
+        match returned {
+            0 => Ok(()),
+            code if code > 0 => Err(self.error(io::Error::from_raw_os_error(code))),
+            code => Err(self.error(errno_after(code))),
+        }
+    }
+
+    /// Reads the convention of `ibv_rereg_mr(3)`: 0, or a negative code of its own, with errno set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if `returned` is not 0.
+    pub(crate) fn reregistered(self, returned: c_int) -> Result<()> {
+        if returned == 0 { Ok(()) } else { Err(self.error(errno_after(-1))) }
+    }
+
+    /// Reads the convention "a count, or a negative number".
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if `returned` is negative.
+    pub fn count(self, returned: c_int) -> Result<usize> {
+        usize::try_from(returned).map_err(|_| self.error(errno_after(returned)))
+    }
+
+    /// The error of this verb for an errno.
+    #[must_use]
+    pub fn error(self, source: io::Error) -> Error {
+        let errno = source.raw_os_error().unwrap_or(0);
+        if matches!(errno, libc::EOPNOTSUPP | libc::ENOSYS) && self.0 != "ibv_get_device_list" {
+            let remedy = unsupported_remedy(self.0);
+            return Error::Verb { verb: self, remedy: Some(remedy.into()), source };
+        }
+        Error::Verb { verb: self, remedy: remedy(self.0, errno), source }
+    }
+
+    /// For destructors: a refusal leaks the object and is logged, never a panic.
+    pub fn log_refusal(self, returned: c_int) {
+        if let Err(error) = self.status(returned) {
+            let source = std::error::Error::source(&error).map(ToString::to_string);
+            log::warn!("{error} ({}); the object is leaked", source.unwrap_or_default());
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+impl fmt::Debug for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// A function of a library by its C name, together with its [`Verb`].
+macro_rules! verb {
+    ($library:expr, $name:ident) => {{
+        let verb = $crate::error::Verb::new(stringify!($name));
+        verb.find($library.verbs().$name).map(|function| (verb, function))
+    }};
+}
+pub(crate) use verb;
+
+/// `-1` means that errno says what happened, other negative numbers are the errno themselves.
+fn errno_after(code: c_int) -> io::Error {
+    let error =
+        if code == -1 { io::Error::last_os_error() } else { io::Error::from_raw_os_error(-code) };
+    // A provider that fails without setting errno has still failed.
+    if error.raw_os_error() == Some(0) { io::Error::from_raw_os_error(libc::EIO) } else { error }
+}
+
+fn unsupported_remedy(verb: &str) -> &'static str {
+    match verb {
+        "ibv_reg_dmabuf_mr" => {
+            "the device or its driver cannot register dma-bufs; this needs Linux 5.12, and efa, mlx5, \
+             or (rdma-core 56 and later) bnxt_re or irdma"
+        }
+        _ => "the device does not support this",
+    }
+}
+
+fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
+    let text = match (verb, errno) {
+        ("ibv_get_device_list", libc::ENOSYS) => {
+            "the kernel has no RDMA support loaded; try `modprobe ib_uverbs`"
+        }
+        ("ibv_open_device", libc::EACCES | libc::EPERM) => {
+            "no permission on the device node below /dev/infiniband; add the user to the group that \
+             owns it (often `rdma`), or give the container the device"
+        }
+        ("ibv_open_device", libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            "the device node below /dev/infiniband is missing; try `modprobe ib_uverbs`, and give a \
+             container `--device /dev/infiniband`"
+        }
+        ("ibv_reg_mr" | "ibv_reg_mr_iova2", libc::ENOMEM | libc::EAGAIN | libc::EPERM) => {
+            return Some(locked_memory_remedy());
+        }
+        ("ibv_reg_mr" | "ibv_reg_mr_iova2", libc::EFAULT) => {
+            "the memory is not mapped, or not writable although write access was asked for"
+        }
+        ("ibv_create_qp" | "ibv_create_qp_ex", libc::ENOMEM | libc::EINVAL) => {
+            "the queue sizes, segments or inline bytes asked for are over what the device gives, \
+             or the locked-memory limit (ulimit -l) is too low for its queues"
+        }
+        ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL | libc::ENOMEM) => {
+            "more completions were asked for than the device's limit (max_completion_entries), or \
+             the locked-memory limit (ulimit -l) is too low"
+        }
+        (
+            "ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv" | "ibv_post_srq_recv",
+            libc::ENOMEM,
+        ) => {
+            "the queue is full; poll completions of signaled requests before posting more, or create \
+             the queue pair with more requests"
+        }
+        ("ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv", libc::EINVAL) => {
+            "the queue pair is not in a state that takes this request, or the request has more \
+             segments or inline bytes than it was created for"
+        }
+        (_, libc::EBUSY) => "other objects still depend on it",
+        _ => return None,
+    };
+    Some(text.into())
+}
+
+fn locked_memory_remedy() -> Box<str> {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` is a valid place for what getrlimit(2) writes.
+    let returned = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
+    let limit = match limit.rlim_cur {
+        _ if returned != 0 => "unknown".to_owned(),
+        libc::RLIM_INFINITY => "unlimited".to_owned(),
+        bytes => format!("{bytes} bytes"),
+    };
+    format!(
+        "the memory cannot be pinned; the locked-memory limit is {limit} (raise it with `ulimit -l \
+         unlimited`, /etc/security/limits.conf, systemd's LimitMEMLOCK=infinity, or docker's --ulimit \
+         memlock=-1), or the machine or the device is out of memory"
+    )
+    .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERB: Verb = Verb::new("ibv_reg_mr");
+
+    #[test]
+    fn a_status_is_zero_or_an_errno_of_either_sign() {
+        VERB.status(0).unwrap();
+        assert_eq!(VERB.status(libc::EINVAL).unwrap_err().errno(), Some(libc::EINVAL));
+        assert_eq!(VERB.status(-libc::EINVAL).unwrap_err().errno(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn a_count_is_never_negative() {
+        assert_eq!(VERB.count(3).unwrap(), 3);
+        assert_eq!(VERB.count(-libc::EIO).unwrap_err().errno(), Some(libc::EIO));
+    }
+
+    #[test]
+    fn a_registration_that_is_refused_names_the_locked_memory_limit() {
+        let text = VERB.status(libc::ENOMEM).unwrap_err().to_string();
+        assert!(text.starts_with("ibv_reg_mr failed: "), "{text}");
+        assert!(text.contains("ulimit -l"), "{text}");
+    }
+
+    #[test]
+    fn a_missing_verb_names_the_release_that_brought_it() {
+        let error = Verb::new("ibv_reg_dmabuf_mr").find(None::<fn()>).unwrap_err();
+        assert!(error.to_string().contains("rdma-core 34"), "{error}");
+    }
+
+    #[test]
+    fn no_permission_and_no_device_node_have_remedies() {
+        let open = Verb::new("ibv_open_device");
+        assert!(open.status(libc::EACCES).unwrap_err().to_string().contains("group"));
+        assert!(open.status(libc::ENOENT).unwrap_err().to_string().contains("modprobe"));
+    }
+}

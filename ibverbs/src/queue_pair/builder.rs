@@ -1,0 +1,244 @@
+//! Making a queue pair.
+
+use std::{io, marker::PhantomData, ptr, ptr::NonNull};
+
+use super::{Capabilities, Handle, Posting, QueuePair, post::Path, state::Reset};
+use crate::{
+    Addressing, CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain,
+    Receiving, Result, SharedReceiveQueue, Transport, Verb, error::verb,
+};
+
+/// How large a queue pair should be and how its requests reach the device.
+#[derive(Debug)]
+#[must_use = "nothing is made before `create`"]
+pub struct QueuePairBuilder<'a, T> {
+    domain: Parent<'a, ProtectionDomain<'a>>,
+    send_queue: Parent<'a, CompletionQueue<'a>>,
+    receive_queue: Parent<'a, CompletionQueue<'a>>,
+    capabilities: rdma_sys::ibv_qp_cap,
+    signal_all: bool,
+    shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
+    posting: Option<Posting>,
+    operations: Operations,
+    transport: PhantomData<T>,
+}
+
+impl<'a> ProtectionDomain<'a> {
+    /// Begins a queue pair that borrows this domain and its completion queues.
+    ///
+    /// Use [`QueuePair::builder`] with `Arc`s for one that can be stored beside them.
+    pub fn queue_pair<T: Transport>(
+        &'a self,
+        send_queue: &'a CompletionQueue<'a>,
+        receive_queue: &'a CompletionQueue<'a>,
+    ) -> QueuePairBuilder<'a, T> {
+        QueuePair::builder(self, send_queue, receive_queue)
+    }
+}
+
+impl<'a, T: Transport> QueuePair<'a, T, Reset> {
+    /// Begins a queue pair of a domain and completion queues, each borrowed or shared (`&Arc<…>`).
+    pub fn builder(
+        domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+        send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+        receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+    ) -> QueuePairBuilder<'a, T> {
+        // Initiators have no receive queue.
+        let receives = if matches!(T::ADDRESSING, Addressing::SharedQueue) { 0 } else { 1 };
+        QueuePairBuilder {
+            domain: domain.into(),
+            send_queue: send_queue.into(),
+            receive_queue: receive_queue.into(),
+            capabilities: rdma_sys::ibv_qp_cap {
+                max_send_wr: 16,
+                max_recv_wr: 16 * receives,
+                max_send_sge: 1,
+                max_recv_sge: receives,
+                max_inline_data: 0,
+            },
+            signal_all: false,
+            shared: None,
+            posting: None,
+            operations: T::OPERATIONS & Operations::COMMON,
+            transport: PhantomData,
+        }
+    }
+}
+
+impl<'a, T: Transport> QueuePairBuilder<'a, T> {
+    /// How many requests can be outstanding in the send queue; 16 if not set.
+    #[doc(alias = "max_send_wr")]
+    pub fn max_send_requests(mut self, count: u32) -> Self {
+        self.capabilities.max_send_wr = count;
+        self
+    }
+
+    /// How many requests can be outstanding in the receive queue; 16 if not set.
+    #[doc(alias = "max_recv_wr")]
+    pub fn max_receive_requests(mut self, count: u32) -> Self {
+        self.capabilities.max_recv_wr = count;
+        self
+    }
+
+    /// How many segments a request of the send queue can have; 1 if not set.
+    #[doc(alias = "max_send_sge")]
+    pub fn max_send_segments(mut self, count: u32) -> Self {
+        self.capabilities.max_send_sge = count;
+        self
+    }
+
+    /// How many segments a request of the receive queue can have; 1 if not set.
+    #[doc(alias = "max_recv_sge")]
+    pub fn max_receive_segments(mut self, count: u32) -> Self {
+        self.capabilities.max_recv_sge = count;
+        self
+    }
+
+    /// How many inline bytes a request can have; 0 if not set.
+    #[doc(alias = "max_inline_data")]
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.capabilities.max_inline_data = bytes;
+        self
+    }
+
+    /// Takes receives from a shared queue of the same domain, borrowed or shared (`&Arc<…>`), instead of an own one.
+    #[doc(alias = "srq")]
+    pub fn shared_receive_queue(
+        mut self,
+        queue: impl Into<Parent<'a, SharedReceiveQueue<'a>>>,
+    ) -> Self
+    where
+        T: Receiving,
+    {
+        self.shared = Some(queue.into());
+        self.capabilities.max_recv_wr = 0;
+        self.capabilities.max_recv_sge = 0;
+        self
+    }
+
+    /// Reports each request of the send queue, whether or not it is signaled.
+    #[doc(alias = "sq_sig_all")]
+    pub fn signal_all(mut self) -> Self {
+        self.signal_all = true;
+        self
+    }
+
+    /// How requests reach the device. If not set, through `ibv_wr_*` where the provider has all the
+    /// operations, else through `ibv_post_send`.
+    pub fn posting(mut self, posting: Posting) -> Self {
+        self.posting = Some(posting);
+        self
+    }
+
+    /// The operations it is used for; the [common ones](Operations::COMMON) that the transport has if not set. Fewer can let
+    /// a provider choose a faster path, or have the extended one at all. With classic posting all that the
+    /// device has can be used anyway.
+    #[doc(alias = "send_ops_flags")]
+    pub fn operations(mut self, operations: Operations) -> Self {
+        self.operations = operations & T::OPERATIONS;
+        self
+    }
+
+    /// Makes the queue pair. Enters the kernel, allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the completion queues are of another device than the domain; [`Error::OutOfRange`] with
+    /// the device's limit if more was asked for; [`Error::Unsupported`] if extended posting was asked for and
+    /// the device does not have it; [`Error::Verb`] otherwise. See `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`.
+    #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
+    pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
+        let context = self.domain.context().as_raw();
+        for queue in [&self.send_queue, &self.receive_queue] {
+            if queue.context().as_raw() != context {
+                return Err(Error::Invalid {
+                    what: "a queue pair's completion queues and its domain are of different contexts",
+                    remedy: "make all of them from one `Context`",
+                });
+            }
+        }
+        if let Some(queue) = &self.shared
+            && queue.protection_domain().context().as_raw() != context
+        {
+            return Err(Error::Invalid {
+                what: "a queue pair's shared receive queue and its domain are of different contexts",
+                remedy: "make both from one `Context`",
+            });
+        }
+        let made = match self.posting {
+            Some(Posting::Extended) => self.create_extended(),
+            Some(Posting::Classic) => self.create_classic(),
+            None => self.create_extended().or_else(|_| self.create_classic()),
+        };
+        made.map_err(|error| match Error::over_the_limits(&self.domain, &self.capabilities) {
+            Err(limit @ Error::OutOfRange { .. }) => limit,
+            _ => error,
+        })
+    }
+
+    fn create_extended(&self) -> Result<QueuePair<'a, T, Reset>> {
+        let verb = Verb::new("ibv_create_qp_ex");
+        let (_, view) = verb!(self.domain.context().library(), ibv_qp_to_qp_ex)?;
+        let mut attributes = rdma_sys::ibv_qp_init_attr_ex {
+            send_cq: self.send_queue.as_raw(),
+            recv_cq: self.receive_queue.as_raw(),
+            srq: self.shared_as_raw(),
+            cap: self.capabilities,
+            qp_type: T::TYPE,
+            sq_sig_all: self.signal_all.into(),
+            comp_mask: rdma_sys::IBV_QP_INIT_ATTR_PD | rdma_sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+            pd: self.domain.as_raw(),
+            send_ops_flags: self.operations.bits(),
+            ..Default::default()
+        };
+        let context = self.domain.context().as_raw();
+        // SAFETY: context, domain and queues are held, and the struct says which fields it has.
+        let raw = unsafe { rdma_sys::ibv_create_qp_ex(context, &raw mut attributes) };
+        let raw = verb.object(verb.find(raw)?)?;
+        let mut handle = self.handle(raw, attributes.cap);
+        // SAFETY: `raw` was just made by this library.
+        let extended = NonNull::new(unsafe { view(raw.as_ptr()) });
+        let Some(path) = extended.and_then(|view| Path::extended::<T>(view, self.operations))
+        else {
+            // Dropping the handle destroys the queue pair.
+            return Err(verb.error(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
+        };
+        handle.path = path;
+        // SAFETY: a new queue pair is of the type that was asked for.
+        Ok(unsafe { QueuePair::from_handle(handle) })
+    }
+
+    fn create_classic(&self) -> Result<QueuePair<'a, T, Reset>> {
+        let (verb, create) = verb!(self.domain.context().library(), ibv_create_qp)?;
+        let mut attributes = rdma_sys::ibv_qp_init_attr {
+            qp_context: ptr::null_mut(),
+            send_cq: self.send_queue.as_raw(),
+            recv_cq: self.receive_queue.as_raw(),
+            srq: self.shared_as_raw(),
+            cap: self.capabilities,
+            qp_type: T::TYPE,
+            sq_sig_all: self.signal_all.into(),
+        };
+        // SAFETY: domain and queues are held.
+        let raw = verb.object(unsafe { create(self.domain.as_raw(), &raw mut attributes) })?;
+        // SAFETY: a new queue pair is of the type that was asked for.
+        Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
+    }
+
+    fn handle(&self, raw: NonNull<rdma_sys::ibv_qp>, given: rdma_sys::ibv_qp_cap) -> Handle<'a> {
+        Handle {
+            raw,
+            path: Path::Classic,
+            capabilities: Capabilities::from_raw(given),
+            first_packet: PacketSequence::random(),
+            domain: self.domain.again(),
+            queues: [self.send_queue.again(), self.receive_queue.again()],
+            shared: self.shared.as_ref().map(Parent::again),
+        }
+    }
+
+    fn shared_as_raw(&self) -> *mut rdma_sys::ibv_srq {
+        self.shared.as_ref().map_or(ptr::null_mut(), |queue| queue.as_raw())
+    }
+}

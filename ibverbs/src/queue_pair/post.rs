@@ -1,0 +1,346 @@
+//! Posting: one API over `ibv_wr_*` and `ibv_post_send`.
+//!
+//! Nothing here allocates, takes a lock of ours, or runs the caller's code while the provider's lock is held: a batch
+//! is plain data, and starting, filling and completing it is one call. An empty batch is no call at all.
+
+mod error;
+mod extended;
+
+use std::{ffi::c_int, ptr, ptr::NonNull, slice};
+
+use rdma_sys::{ibv_qp_ex, ibv_send_wr};
+
+pub use self::error::PostError;
+pub(super) use self::extended::Path;
+pub(crate) use self::{error::refused, extended::atomic_operands};
+use self::{
+    error::refused_whole,
+    extended::{Extended, extended_only},
+};
+use super::{Handle, PostsReceives, QueuePair};
+use crate::{
+    Addressing, Error, Receiving, RecvWr, SendWr, Transport, Verb,
+    work_request::{Kind, Shape},
+};
+
+impl<T: Transport> QueuePair<'_, T> {
+    /// Posts requests to the send queue, in order, behind one doorbell.
+    ///
+    /// Does not wait, does not allocate, and enters the kernel only where the provider does (software
+    /// devices). The batch can be used again afterwards.
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the first bad request. A request that cannot be right (too many segments or inline bytes
+    /// for this queue pair, more bytes than the remote part has) is refused before any is posted. `ENOMEM` means that
+    /// the queue is full: poll completions first. See `ibv_post_send(3)`, `ibv_wr_post(3)`.
+    #[doc(alias = "ibv_post_send")]
+    #[doc(alias = "ibv_wr_start")]
+    #[doc(alias = "ibv_wr_complete")]
+    #[inline(always)]
+    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+        match (self.handle.path, T::ADDRESSING) {
+            (Path::ExtendedInPlace(extended), Addressing::Peer) => {
+                self.handle.post_with_writes(extended, batch)
+            }
+            (Path::ExtendedInPlace(extended), Addressing::Datagram) => {
+                self.handle.post_datagrams(extended, batch)
+            }
+            (Path::Extended(extended) | Path::ExtendedInPlace(extended), _) => {
+                self.handle.post_extended(extended, batch)
+            }
+            (Path::Classic, _) => self.handle.post_classic(batch),
+        }
+    }
+}
+
+impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
+    /// Posts requests to the receive queue, in order. Costs as [`post_send`](QueuePair::post_send).
+    ///
+    /// # Errors
+    ///
+    /// [`PostError`] with the first bad request. `ENOMEM` means that the queue is full. A queue pair with a
+    /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) refuses all with [`Error::Invalid`]. See `ibv_post_recv(3)`.
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
+        if self.handle.shared.is_some() {
+            return Err(PostError::alone(Error::receives_are_shared()));
+        }
+        let most = self.handle.capabilities.receive_segments;
+        let first = link_receives(batch, most)?;
+        if first.is_null() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: `raw` is live; the list ends with a null, lives in `batch`, and names registered memory.
+        let returned = unsafe { rdma_sys::ibv_post_recv(self.as_raw(), first, &raw mut bad) };
+        if returned == 0 {
+            return Ok(());
+        }
+        let stride = size_of::<RecvWr<'_>>();
+        Err(refused(Verb::new("ibv_post_recv"), returned, bad.addr(), first.addr(), stride))
+    }
+}
+
+/// Links a batch of receives; returns the first, null if there is none.
+#[inline]
+pub(crate) fn link_receives(
+    batch: &mut [RecvWr<'_>],
+    most_segments: u32,
+) -> Result<*mut rdma_sys::ibv_recv_wr, PostError> {
+    let mut next = ptr::null_mut();
+    let start = batch.as_ptr().addr();
+    for wr in batch.iter_mut().rev() {
+        if wr.shape == Shape::One {
+            wr.raw.sg_list = &raw mut wr.own;
+        } else if wr.raw.num_sge.cast_unsigned() > most_segments {
+            let index = (ptr::from_ref(wr).addr() - start) / size_of_val(wr);
+            return Err(PostError::before(index, too_many_segments(wr.raw.num_sge, most_segments)));
+        }
+        wr.raw.next = next;
+        next = &raw mut wr.raw;
+    }
+    Ok(next)
+}
+
+impl Handle<'_> {
+    #[inline(never)]
+    fn post_classic<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+        let mut next: *mut ibv_send_wr = ptr::null_mut();
+        for (index, wr) in batch.iter_mut().enumerate().rev() {
+            match wr.shape {
+                Shape::One => wr.raw.sg_list = &raw mut wr.own,
+                Shape::Inline if wr.own.length <= self.capabilities.inline => {
+                    wr.raw.sg_list = &raw mut wr.own;
+                }
+                Shape::List
+                    if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments => {}
+                Shape::Nothing if !extended_only(&wr.raw) => {}
+                _ => return Err(PostError::before(index, self.refusal(wr))),
+            }
+            wr.raw.next = next;
+            next = &raw mut wr.raw;
+        }
+        if next.is_null() {
+            return Ok(());
+        }
+        let mut bad = ptr::null_mut();
+        // SAFETY: `raw` is live; the list ends with a null and lives in `batch`. It names registered memory,
+        // which its region deregisters before freeing, and inline bytes, which are copied in this call.
+        let returned = unsafe { rdma_sys::ibv_post_send(self.raw.as_ptr(), next, &raw mut bad) };
+        if returned == 0 {
+            return Ok(());
+        }
+        let stride = size_of::<SendWr<'_, T>>();
+        Err(refused(Verb::new("ibv_post_send"), returned, bad.addr(), next.addr(), stride))
+    }
+
+    /// The loop for queue pairs that have both kinds of write. Runs of the most common requests are filled
+    /// in place, at the cost of one comparison each; all others are one call away.
+    #[inline(always)]
+    fn post_with_writes<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        let mut rest = batch.iter();
+        let Some(mut wr) = rest.next() else {
+            return Ok(());
+        };
+        let poster = Extended(extended.as_ptr());
+        poster.start();
+        loop {
+            let next = match wr.kind {
+                Kind::WRITE_INLINE => fill_run(wr, &mut rest, |wr| {
+                    let fits = wr.own.length <= self.capabilities.inline;
+                    if fits {
+                        poster.write(&wr.raw);
+                        poster.inline(&wr.own);
+                    }
+                    fits
+                }),
+                Kind::WRITE => fill_run(wr, &mut rest, |wr| {
+                    poster.write(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                Kind::WRITE_WITH_IMM => fill_run(wr, &mut rest, |wr| {
+                    poster.write_with_imm(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                _ if self.fill(poster, wr) => Ok(rest.next()),
+                _ => Err(wr),
+            };
+            match next {
+                Ok(Some(next)) => wr = next,
+                Ok(None) => break,
+                Err(wr) => return Err(self.give_up(poster, batch, wr)),
+            }
+        }
+        match poster.complete() {
+            0 => Ok(()),
+            returned => Err(refused_whole(returned)),
+        }
+    }
+
+    /// As [`post_with_writes`](Self::post_with_writes), for datagram queue pairs that have both kinds of message.
+    #[inline(always)]
+    fn post_datagrams<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        let mut rest = batch.iter();
+        let Some(mut wr) = rest.next() else {
+            return Ok(());
+        };
+        let poster = Extended(extended.as_ptr());
+        poster.start();
+        loop {
+            let next = match wr.kind {
+                Kind::SEND_INLINE => fill_run(wr, &mut rest, |wr| {
+                    let fits = wr.own.length <= self.capabilities.inline;
+                    if fits {
+                        poster.send_to(&wr.raw);
+                        poster.inline(&wr.own);
+                    }
+                    fits
+                }),
+                Kind::SEND => fill_run(wr, &mut rest, |wr| {
+                    poster.send_to(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                Kind::SEND_WITH_IMM => fill_run(wr, &mut rest, |wr| {
+                    poster.send_with_imm_to(&wr.raw);
+                    poster.segment(&wr.own);
+                    true
+                }),
+                _ if self.fill(poster, wr) => Ok(rest.next()),
+                _ => Err(wr),
+            };
+            match next {
+                Ok(Some(next)) => wr = next,
+                Ok(None) => break,
+                Err(wr) => return Err(self.give_up(poster, batch, wr)),
+            }
+        }
+        match poster.complete() {
+            0 => Ok(()),
+            returned => Err(refused_whole(returned)),
+        }
+    }
+
+    #[inline(never)]
+    fn post_extended<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
+        let poster = Extended(extended.as_ptr());
+        poster.start();
+        for wr in batch.iter() {
+            if !self.fill(poster, wr) {
+                return Err(self.give_up(poster, batch, wr));
+            }
+        }
+        match poster.complete() {
+            0 => Ok(()),
+            returned => Err(refused_whole(returned)),
+        }
+    }
+
+    /// Hands any request to the provider; `false` if it must not be posted.
+    #[inline(never)]
+    fn fill<T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
+        match wr.shape {
+            Shape::One if poster.operation(wr) => poster.segment(&wr.own),
+            Shape::Inline if wr.own.length <= self.capabilities.inline && poster.operation(wr) => {
+                poster.inline(&wr.own);
+            }
+            Shape::List
+                if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments
+                    && poster.operation(wr) =>
+            {
+                poster.list(&wr.raw);
+            }
+            Shape::Nothing => return poster.operation(wr),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Drops a batch that was begun.
+    #[cold]
+    #[inline(never)]
+    fn give_up<T>(
+        &self,
+        poster: Extended,
+        batch: &[SendWr<'_, T>],
+        wr: &SendWr<'_, T>,
+    ) -> PostError {
+        poster.abort();
+        let index = (ptr::from_ref(wr).addr() - batch.as_ptr().addr()) / size_of_val(wr);
+        PostError::before(index, self.refusal(wr))
+    }
+
+    /// Why a request is over what this queue pair was made for, or was refused when it was made.
+    #[cold]
+    fn refusal<T>(&self, wr: &SendWr<'_, T>) -> Error {
+        let (inline, segments) = (self.capabilities.inline, self.capabilities.send_segments);
+        match wr.shape {
+            Shape::Refused => wr.refusal(),
+            Shape::Inline if wr.own.length > inline => Error::OutOfRange {
+                what: "inline bytes",
+                asked: wr.own.length.into(),
+                minimum: 0,
+                maximum: inline.into(),
+            },
+            Shape::List if wr.raw.num_sge.cast_unsigned() > segments => {
+                too_many_segments(wr.raw.num_sge, segments)
+            }
+            _ => Error::Invalid {
+                what: "the queue pair was not made for this operation",
+                remedy: "name it in `QueuePairBuilder::operations`",
+            },
+        }
+    }
+}
+
+/// Fills a request and those after it that are of the same kind; returns the first that is not, or as an
+/// error the one that `fill` refused.
+#[inline(always)]
+fn fill_run<'b, 'a, T>(
+    first: &'b SendWr<'a, T>,
+    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
+    fill: impl Fn(&SendWr<'a, T>) -> bool,
+) -> Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>> {
+    if !fill(first) {
+        return Err(first);
+    }
+    let kind = first.kind;
+    for wr in rest {
+        if wr.kind != kind {
+            return Ok(Some(wr));
+        }
+        if !fill(wr) {
+            return Err(wr);
+        }
+    }
+    Ok(None)
+}
+
+#[cold]
+fn too_many_segments(asked: c_int, maximum: u32) -> Error {
+    Error::OutOfRange {
+        what: "segments of a request",
+        asked: u64::from(asked.cast_unsigned()),
+        minimum: 0,
+        maximum: maximum.into(),
+    }
+}
