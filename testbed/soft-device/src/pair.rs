@@ -38,7 +38,7 @@ pub(crate) use extras::{
 pub(crate) use local::Binding;
 pub(crate) use modify::{ibv_modify_qp, ibv_query_qp};
 pub(crate) use post::{post_recv, post_send, segments};
-pub(crate) use scalable::LINGERS;
+pub(crate) use scalable::Lingering;
 pub(crate) use work::ReceiveQueue;
 
 use extended::Building;

@@ -211,7 +211,7 @@ unsafe fn step(handle: *mut QueueHandle, verb: Verb) -> c_int {
     if let Err(code) = fabric.enter(device, verb) {
         return code;
     }
-    fabric.expire();
+    fabric.expire(Some(device));
     let Some(completion) = fabric.take(number) else { return libc::ENOENT };
     drop(fabric);
     // SAFETY: only the thread that has the lock writes or reads the current completion.

@@ -23,31 +23,50 @@ use crate::{
 };
 
 /// How long a request stays on its way where a test wants them out of order and nobody polls.
-pub(crate) const LINGERS: Duration = Duration::from_millis(1);
+const LINGERS: Duration = Duration::from_millis(1);
 /// How long the device pauses before it tries a receiver that was not ready again.
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// A pair whose requests are on their way.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Lingering {
+    pair: u32,
+    device: u32,
+    pub(crate) until: Instant,
+}
 
 impl Fabric {
     /// Begins what was just posted to a pair. Requests that shall be out of order wait until a few
     /// are there, which is when somebody polls or a moment has passed.
     pub(super) fn start(&mut self, number: u32) {
-        let mixes = self.pairs.get(number).is_some_and(|pair| {
+        let mixes = |pair: &&QueuePair| {
             pair.kind == c::IBV_QPT_DRIVER
                 && self.device(pair.device).is_some_and(|device| device.control.disorder.is_some())
-        });
-        if !mixes {
+        };
+        let Some(device) = self.pairs.get(number).filter(mixes).map(|pair| pair.device) else {
             return self.progress(number);
-        }
-        if !self.lingering.contains(&number) {
-            self.lingering.push(number);
+        };
+        if !self.lingering.iter().any(|each| each.pair == number) {
+            self.lingering.push(Lingering {
+                pair: number,
+                device,
+                until: Instant::now() + LINGERS,
+            });
         }
         self.watch_the_clock();
     }
 
-    /// Does what lingered.
-    pub(crate) fn stop_lingering(&mut self) {
-        while let Some(number) = self.lingering.pop() {
-            self.progress(number);
+    /// Does what lingered long enough, or on a device that is polled.
+    pub(crate) fn stop_lingering(&mut self, polled: Option<u32>) {
+        if self.lingering.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        while let Some(place) =
+            self.lingering.iter().position(|each| each.until <= now || Some(each.device) == polled)
+        {
+            let pair = self.lingering.swap_remove(place).pair;
+            self.progress(pair);
         }
     }
 

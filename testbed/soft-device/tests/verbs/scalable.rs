@@ -319,12 +319,13 @@ fn disorder_changes_the_order_and_loses_nothing() {
     let mut orders = Vec::new();
     for _ in 0..4 {
         let list = [a.segment(0, 8)];
-        for id in 0..8 {
-            b.receive(id, 0, 8);
-            let send = to(&b, ah, c::IBV_WR_SEND_WITH_IMM, &list);
-            let immediate = u32::try_from(id).unwrap();
-            assert_eq!(a.post(&[Work { id, ..send }.immediate(immediate)]), 0);
+        let send = to(&b, ah, c::IBV_WR_SEND_WITH_IMM, &list);
+        let batch: Vec<Work<'_>> =
+            (0..8).map(|id| Work { id: id.into(), ..send }.immediate(id)).collect();
+        for work in &batch {
+            b.receive(work.id, 0, 8);
         }
+        assert_eq!(a.post(&batch), 0);
         let sent: Vec<u64> = a.reap(8).iter().map(|(done, ..)| done.id).collect();
         let received: Vec<u32> = b.reap(8).iter().map(|(done, ..)| done.immediate).collect();
         let mut sorted = received.clone();
