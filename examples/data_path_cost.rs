@@ -178,14 +178,15 @@ impl Transfer<'_> {
             (0..depth).map(|id| self.request(id)).collect::<ibverbs::Result<_>>()?;
         let credit = self.target.segment(..8)?;
         let mut receives: Vec<_> = (0..depth).map(|id| RecvWr::to(id.into(), credit)).collect();
+        let mut slots = Completion::slots();
         for _ in 0..rounds {
             if IMMEDIATE {
                 self.receiver.post_receive(&mut receives)?;
             }
             self.sender.post_send(&mut sends)?;
-            drain(self.sent, depth)?;
+            drain(self.sent, &mut slots, depth)?;
             if IMMEDIATE {
-                drain(self.received, depth)?;
+                drain(self.received, &mut slots, depth)?;
             }
         }
         Ok(())
@@ -204,11 +205,14 @@ impl Transfer<'_> {
 }
 
 #[inline(always)]
-fn drain(queue: &CompletionQueue<'_>, count: u32) -> Result<(), Box<dyn Error>> {
-    let mut slots = Completion::slots::<64>();
+fn drain(
+    queue: &CompletionQueue<'_>,
+    slots: &mut [Completion; 64],
+    count: u32,
+) -> Result<(), Box<dyn Error>> {
     let mut left = count as usize;
     loop {
-        let found = queue.poll(&mut slots)?;
+        let found = queue.poll(slots)?;
         for completion in found {
             completion.outcome()?;
         }

@@ -14,10 +14,9 @@
 
 use std::process::ExitCode;
 
-use example_support::{AnyError, World, any_device, check_pattern, pattern, report, run};
+use example_support::{AnyError, World, any_device, check_pattern, pattern, report, run, wait};
 use ibverbs::{
-    Access, Completion, CompletionQueue, ConnectOptions, DeviceSelector, FinishedWork, Operation,
-    QpInfo, Rc, RecvWr, RemoteMemory, SendWr,
+    Access, ConnectOptions, DeviceSelector, Operation, QpInfo, Rc, RecvWr, RemoteMemory, SendWr,
 };
 
 /// How many bytes are written.
@@ -52,7 +51,7 @@ fn rank(world: &World) -> Result<(), AnyError> {
         let target = RemoteMemory::from_bytes(&world.broadcast(1, &[])?)?;
         let write = SendWr::write_with_imm(memory.segment(..)?, &target.at(0)?, WRITE_COMPLETE);
         pair.post_send(&mut [write.id(2).signaled()])?;
-        wait(world, "the completion of the write", &queue, |_| Ok(()))?;
+        wait(world, "the completion of the write", &queue, |_| ())?;
         world.say(format!("wrote {LENGTH} bytes into rank 1's memory with {WRITE_COMPLETE:#X}"));
     } else {
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -60,11 +59,12 @@ fn rank(world: &World) -> Result<(), AnyError> {
         // The credit that the immediate uses up: it needs no memory of its own.
         pair.post_receive(&mut [RecvWr::new(1)])?;
         world.broadcast(1, &memory.remote().to_bytes())?;
-        wait(world, "rank 0's write", &queue, |work| {
-            let notified = work.operation() == Operation::RECEIVE_WRITE_WITH_IMMEDIATE
-                && work.immediate() == Some(WRITE_COMPLETE);
-            if notified { Ok(()) } else { Err(format!("something else came: {work:?}").into()) }
-        })?;
+        let (operation, immediate) =
+            wait(world, "rank 0's write", &queue, |work| (work.operation(), work.immediate()))?;
+        if operation != Operation::RECEIVE_WRITE_WITH_IMMEDIATE || immediate != Some(WRITE_COMPLETE)
+        {
+            return Err(format!("something else came: {operation} with {immediate:?}").into());
+        }
         world.say(format!("was notified with {WRITE_COMPLETE:#X}"));
         let bytes = memory.into_buffer()?;
         check_pattern(0, &bytes)?;
@@ -73,18 +73,4 @@ fn rank(world: &World) -> Result<(), AnyError> {
     // Nobody leaves while the other may still need an answer from this side's device.
     world.barrier()?;
     Ok(())
-}
-
-/// Waits for one completion, which must be a success, and looks at it.
-fn wait(
-    world: &World,
-    what: &str,
-    queue: &CompletionQueue<'_>,
-    check: impl Fn(FinishedWork<'_>) -> Result<(), AnyError>,
-) -> Result<(), AnyError> {
-    let mut slots = Completion::slots::<1>();
-    world.wait_for(what, || match queue.poll(&mut slots)? {
-        [completion] => check(completion.outcome()?).map(Some),
-        _ => Ok(None),
-    })
 }

@@ -1,7 +1,7 @@
 //! Completions: what became of a work request.
 #![expect(unsafe_code, reason = "reads the union of ibv_wc")]
 
-use std::{fmt, mem::MaybeUninit};
+use std::fmt;
 
 use crate::{QueuePairNumber, RemoteKey};
 
@@ -13,10 +13,13 @@ use crate::{QueuePairNumber, RemoteKey};
 pub struct Completion(rdma_sys::ibv_wc);
 
 impl Completion {
-    /// Room for `N` completions, for [`CompletionQueue::poll`](crate::CompletionQueue::poll).
+    /// Room for `N` completions, for [`CompletionQueue::poll`](crate::CompletionQueue::poll). Make it once, outside of the loop.
+    ///
+    /// The room is zeroed: providers leave fields alone that do not matter for a completion, and those must
+    /// be readable all the same.
     #[must_use]
-    pub const fn slots<const N: usize>() -> [MaybeUninit<Self>; N] {
-        [const { MaybeUninit::uninit() }; N]
+    pub fn slots<const N: usize>() -> [Self; N] {
+        [Self(rdma_sys::ibv_wc::default()); N]
     }
 
     /// The number that the request was given.

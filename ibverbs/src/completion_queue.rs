@@ -7,9 +7,7 @@ mod wait;
 
 use std::{
     ffi::c_int,
-    mem::MaybeUninit,
     ptr::NonNull,
-    slice,
     sync::{
         Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
@@ -137,15 +135,14 @@ impl<'a> CompletionQueue<'a> {
     /// ```
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
-    pub fn poll<'s>(&self, slots: &'s mut [MaybeUninit<Completion>]) -> Result<&'s [Completion]> {
+    pub fn poll<'s>(&self, slots: &'s mut [Completion]) -> Result<&'s [Completion]> {
         let filled = self.fill(slots)?;
-        // SAFETY: `fill` wrote that many, from the first on.
-        Ok(unsafe { slice::from_raw_parts(slots.as_ptr().cast(), filled) })
+        Ok(&slots[..filled])
     }
 
     /// Fills slots from the first on; returns how many, at most as many as there are.
     #[inline]
-    fn fill(&self, slots: &mut [MaybeUninit<Completion>]) -> Result<usize> {
+    pub(crate) fn fill(&self, slots: &mut [Completion]) -> Result<usize> {
         let room = c_int::try_from(slots.len()).unwrap_or(c_int::MAX);
         let entries = slots.as_mut_ptr().cast::<rdma_sys::ibv_wc>();
         // SAFETY: `raw` is live, its context has the entry, and `entries` has `room` places of this layout;

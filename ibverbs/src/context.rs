@@ -35,8 +35,27 @@ impl Context {
         let (verb, open) = verb!(device.library(), ibv_open_device)?;
         // SAFETY: `device` keeps its list alive.
         let raw = verb.object(unsafe { open(device.as_raw()) })?;
-        let context = Self { raw, device: device.clone() };
-        // SAFETY: just opened; the table of operations is filled by then and not changed any more.
+        Self::checked(Self { raw, device: device.clone() })
+    }
+
+    /// Takes over a context that a verb of `library` opened.
+    ///
+    /// # Safety
+    ///
+    /// `raw` is open, and nobody else closes it.
+    pub(crate) unsafe fn from_raw(
+        raw: NonNull<rdma_sys::ibv_context>,
+        library: &'static rdma_sys::Library,
+    ) -> Result<Self> {
+        // SAFETY: open, by this function's contract.
+        let device = unsafe { Device::of_context(raw, library) }?;
+        Self::checked(Self { raw, device })
+    }
+
+    /// A context whose provider has what the data path jumps through.
+    fn checked(context: Self) -> Result<Self> {
+        let raw = context.raw;
+        // SAFETY: open; the table of operations is filled by then and not changed any more.
         let operations = unsafe { &(*raw.as_ptr()).ops };
         Verb::new("ibv_poll_cq").find(operations.poll_cq)?;
         Verb::new("ibv_req_notify_cq").find(operations.req_notify_cq)?;
@@ -183,7 +202,7 @@ impl Context {
         gid_entry(&entry)
     }
 
-    /// Every filled entry of the GID tables of all ports.
+    /// Every filled entry of the GID tables of all ports, up to index 255: no request can name more.
     ///
     /// # Errors
     ///
@@ -201,17 +220,24 @@ impl Context {
         // SAFETY: `raw` is live, and there are `room` entries of the length that is passed on.
         let count = unsafe { query(self.as_raw(), entries.as_mut_ptr(), room, 0, length) };
         let count = verb.count(c_int::try_from(count).unwrap_or(c_int::MAX))?;
-        entries.iter().take(count).map(gid_entry).collect()
+        // An address vector has eight bits for the index; what lies behind cannot be used.
+        let usable = |entry: &&rdma_sys::ibv_gid_entry| entry.gid_index <= u8::MAX.into();
+        entries.iter().take(count).filter(usable).map(gid_entry).collect()
     }
 
     /// The port that a selector asks for, or else the first active one.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] if that port, or every port, is down.
+    /// [`Error::NoDevice`] if that port, or every port, is down; [`Error::OutOfRange`] if the device has no
+    /// such port.
     pub fn choose_port(&self, selector: &DeviceSelector) -> Result<PortNumber> {
+        let count = self.query_device()?.port_count();
         let ports = match selector.wanted_port(self.device.name()) {
-            Some(port) => vec![port],
+            Some(port) => {
+                Error::check("port of the device", port.get().into(), 1, count.into())?;
+                vec![port]
+            }
             None => self.ports()?.collect(),
         };
         let mut seen = Vec::new();

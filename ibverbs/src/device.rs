@@ -143,6 +143,27 @@ pub struct Device {
 }
 
 impl Device {
+    /// The device of an open context, out of a list of its own: a device may outlive the context.
+    ///
+    /// # Safety
+    ///
+    /// `context` is open, by a verb of `library`.
+    pub(crate) unsafe fn of_context(
+        context: NonNull<rdma_sys::ibv_context>,
+        library: &'static rdma_sys::Library,
+    ) -> Result<Self> {
+        // SAFETY: open, by this function's contract.
+        let device = unsafe { (*context.as_ptr()).device };
+        // SAFETY: an open context names its device, which is not written to.
+        let name = text(unsafe { &(*device).name });
+        let devices = Devices::of(library)?;
+        devices.by_name(name).cloned().ok_or_else(|| Error::NoDevice {
+            wanted: format!("named {name}"),
+            present: devices.iter().map(|device| device.name().to_owned()).collect(),
+            remedy: "the device of the open context is gone",
+        })
+    }
+
     /// What the kernel calls it: `mlx5_0`, `rxe0`.
     #[must_use]
     #[doc(alias = "ibv_get_device_name")]

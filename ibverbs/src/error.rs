@@ -224,6 +224,15 @@ impl Verb {
         }
     }
 
+    /// Reads the convention of `ibv_rereg_mr(3)`: 0, or a negative code of its own, with errno set.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if `returned` is not 0.
+    pub(crate) fn reregistered(self, returned: c_int) -> Result<()> {
+        if returned == 0 { Ok(()) } else { Err(self.error(errno_after(-1))) }
+    }
+
     /// Reads the convention "a count, or a negative number".
     ///
     /// # Errors

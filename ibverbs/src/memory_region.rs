@@ -70,8 +70,10 @@ impl ProtectionDomain<'_> {
         access.check_for_region()?;
         // SAFETY: the caller keeps the same promises.
         let region = unsafe { register_host(self, address, length, access) }?;
-        let buffer = ManuallyDrop::new(ForeignMemory(()));
-        Ok(MemoryRegion { region, buffer, domain: self.into() })
+        // SAFETY: the registration is this domain's, and nothing is owned.
+        Ok(unsafe {
+            MemoryRegion::from_parts(region, ManuallyDrop::new(ForeignMemory::nothing()), self)
+        })
     }
 
     /// Registers a part of a dma-buf, such as memory of a GPU, together with its owner.
@@ -153,9 +155,8 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
                 remedy: "choose an address whose low 12 bits are those of the offset, ibv_reg_mr(3)",
             });
         }
-        if length == 0 || offset.checked_add(length as u64).is_none() {
-            Error::check("dma-buf length", length as u64, 1, u64::MAX - offset)?;
-        }
+        let largest = u64::MAX - offset.max(address);
+        Error::check("dma-buf length", length as u64, 1, largest)?;
         let domain = domain.into();
         let library = domain.context().library();
         let (verb, register) = verb!(library, ibv_reg_dmabuf_mr)?;
@@ -166,6 +167,34 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
         // SAFETY: just registered; the device calls its first byte `address`, not what `addr` says.
         let region = unsafe { Region::new(raw, library, (address, length), access, None) };
         Ok(Self { region, buffer: ManuallyDrop::new(owner.into_raw()), domain })
+    }
+
+    /// Puts a region together from its parts.
+    ///
+    /// # Safety
+    ///
+    /// `region` is a registration of `buffer`'s memory in `domain`, and nobody else deregisters it.
+    pub(crate) unsafe fn from_parts(
+        region: Region,
+        buffer: ManuallyDrop<B::Raw>,
+        domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+    ) -> Self {
+        Self { region, buffer, domain: domain.into() }
+    }
+
+    /// Changes what the device and peers may do with the region. Its keys may change: take
+    /// [`Region::local_key`] and [`Region::remote`] again. Enters the kernel.
+    ///
+    /// Requests in flight that need a right that is taken away fail.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if the device refuses; the region is still owned, but may not be usable any more. See
+    /// `ibv_rereg_mr(3)`.
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn change_access(&mut self, access: Access) -> Result<()> {
+        access.check_for_region()?;
+        self.region.change_access(access)
     }
 
     /// The domain it was registered in.
@@ -323,6 +352,12 @@ impl DmaBufPart<'_> {
 /// Memory that somebody else owns. Its region gives access through [`Region::shared_bytes`].
 #[derive(Debug)]
 pub struct ForeignMemory(());
+
+impl ForeignMemory {
+    pub(crate) const fn nothing() -> Self {
+        Self(())
+    }
+}
 
 // SAFETY: nothing is owned, so nothing is freed; the place is the promise of `register_raw`'s caller.
 unsafe impl Buffer for ForeignMemory {

@@ -8,8 +8,10 @@ use crate::{Context, Parent, Result, error::verb};
 /// The objects of one domain may be used with one another: queue pairs, regions, address handles.
 #[derive(Debug)]
 pub struct ProtectionDomain<'a> {
-    /// From `ibv_alloc_pd` on `context`; freed only by drop.
+    /// From `ibv_alloc_pd` or `ibv_import_pd` on `context`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_pd>,
+    /// Whether it belongs to another process.
+    imported: bool,
     context: Parent<'a, Context>,
 }
 
@@ -39,7 +41,19 @@ impl<'a> ProtectionDomain<'a> {
         let (verb, allocate) = verb!(context.library(), ibv_alloc_pd)?;
         // SAFETY: the context is open as long as `context` is held.
         let raw = verb.object(unsafe { allocate(context.as_raw()) })?;
-        Ok(Self { raw, context })
+        Ok(Self { raw, imported: false, context })
+    }
+
+    /// Takes over a domain that was imported.
+    ///
+    /// # Safety
+    ///
+    /// `raw` came from `ibv_import_pd` on `context`, and nobody else gives it back.
+    pub(crate) unsafe fn from_imported(
+        raw: NonNull<rdma_sys::ibv_pd>,
+        context: Parent<'a, Context>,
+    ) -> Self {
+        Self { raw, imported: true, context }
     }
 
     /// The device it belongs to.
@@ -62,6 +76,13 @@ impl<'a> ProtectionDomain<'a> {
 
 impl Drop for ProtectionDomain<'_> {
     fn drop(&mut self) {
+        if self.imported {
+            if let Ok((_, unimport)) = verb!(self.context.library(), ibv_unimport_pd) {
+                // SAFETY: `raw` is live and nothing reads it after this; it lives on where it came from.
+                unsafe { unimport(self.as_raw()) };
+            }
+            return;
+        }
         if let Ok((verb, free)) = verb!(self.context.library(), ibv_dealloc_pd) {
             // SAFETY: `raw` is live and nothing reads it after this. While a leaked child is left the
             // call is refused, ibv_dealloc_pd(3).

@@ -4,7 +4,7 @@
 use std::{
     fmt,
     ops::{Bound, RangeBounds},
-    ptr::NonNull,
+    ptr::{self, NonNull},
 };
 
 use crate::{
@@ -53,6 +53,21 @@ impl Region {
         verb.status(unsafe { deregister(self.raw.as_ptr()) })
     }
 
+    /// Gives other rights to the registration. Enters the kernel.
+    pub(crate) fn change_access(&mut self, access: Access) -> Result<()> {
+        let (verb, change) = verb!(self.library, ibv_rereg_mr)?;
+        let (flags, bits) =
+            (rdma_sys::IBV_REREG_MR_CHANGE_ACCESS.cast_signed(), access.bits_signed());
+        let (raw, nowhere) = (self.raw.as_ptr(), ptr::null_mut());
+        // SAFETY: `raw` is live; domain and place are not changed, so that null and 0 are not looked at.
+        let returned = unsafe { change(raw, flags, ptr::null_mut(), nowhere, 0, bits) };
+        // After a failure the region may have either set of rights.
+        self.access |= access;
+        verb.reregistered(returned)?;
+        self.access = access;
+        Ok(())
+    }
+
     /// The length in bytes.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -81,7 +96,7 @@ impl Region {
     #[must_use]
     #[doc(alias = "lkey")]
     pub fn local_key(&self) -> LocalKey {
-        // SAFETY: `raw` is live, and the keys of a region do not change.
+        // SAFETY: `raw` is live, and only `&mut self` changes the keys.
         LocalKey(unsafe { self.raw.as_ref() }.lkey)
     }
 
@@ -89,7 +104,7 @@ impl Region {
     #[must_use]
     #[doc(alias = "rkey")]
     pub fn remote_key(&self) -> RemoteKey {
-        // SAFETY: `raw` is live, and the keys of a region do not change.
+        // SAFETY: `raw` is live, and only `&mut self` changes the keys.
         RemoteKey(unsafe { self.raw.as_ref() }.rkey)
     }
 

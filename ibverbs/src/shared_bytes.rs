@@ -40,6 +40,15 @@ impl<'m> SharedBytes<'m> {
         Self { address, length, memory: PhantomData }
     }
 
+    /// A part that lies inside, cut to what is there.
+    pub(crate) fn within(self, start: usize, length: usize) -> Self {
+        let start = start.min(self.length);
+        let length = length.min(self.length - start);
+        // SAFETY: `start` is at most the length of the allocation.
+        let address = unsafe { self.address.add(start) };
+        Self { address, length, memory: PhantomData }
+    }
+
     /// How many bytes there are.
     #[must_use]
     pub const fn len(&self) -> usize {

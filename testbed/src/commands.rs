@@ -9,6 +9,7 @@ pub(crate) mod test;
 
 use crate::cache::Cache;
 use crate::channel::Job;
+use crate::efa::{self, Efa};
 use crate::error::Result;
 use crate::machine::Machine;
 use crate::prepare::prepare;
@@ -17,12 +18,25 @@ use crate::workspace::Workspace;
 
 /// Boots the usual guest, with the workspace in it. Builds what is missing first.
 pub(crate) fn boot(cache: &Cache, workspace: &Workspace, memory: Option<u32>) -> Result<Guest> {
+    boot_with_efa(cache, workspace, memory, &efa::Options::default())
+}
+
+/// Boots the usual guest, with EFA devices in it if the options say so.
+pub(crate) fn boot_with_efa(
+    cache: &Cache,
+    workspace: &Workspace,
+    memory: Option<u32>,
+    options: &efa::Options,
+) -> Result<Guest> {
     let prepared = prepare(cache, false)?;
     let folders: Vec<_> =
         workspace.folders().into_iter().filter(|folder| folder.exists()).collect();
     let mut machine = Machine::with_shares(&folders);
     if let Some(memory) = memory {
         machine.memory = memory;
+    }
+    if let Some(efa) = Efa::prepare(options, cache, workspace, &prepared)? {
+        efa.equip(&mut machine)?;
     }
     Guest::boot(&machine, &prepared, cache)
 }

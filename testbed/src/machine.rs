@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use crate::efa::Efa;
 use crate::error::{During, Error, Result};
 use crate::prepare::Prepared;
 use crate::root::{MAXIMUM_SHARES, MOUNT_POINTS};
@@ -42,6 +43,8 @@ pub(crate) struct Machine {
     pub(crate) extra_arguments: Vec<String>,
     /// Modules to load in the guest, by name or, if it begins with `/`, by path in the guest.
     pub(crate) extra_modules: Vec<String>,
+    /// EFA devices, whose model must be started before the machine.
+    pub(crate) efa: Option<Efa>,
 }
 
 impl Machine {
@@ -54,6 +57,7 @@ impl Machine {
             shares: outermost(folders),
             extra_arguments: Vec::new(),
             extra_modules: Vec::new(),
+            efa: None,
         }
     }
 
@@ -250,6 +254,7 @@ mod tests {
             shares: vec!["/w".into(), "/t".into()],
             extra_arguments: vec!["-device".into(), "edu".into()],
             extra_modules: Vec::new(),
+            efa: None,
         }
     }
 

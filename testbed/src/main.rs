@@ -9,6 +9,7 @@ mod cache;
 mod channel;
 mod commands;
 mod cpio;
+mod efa;
 mod error;
 mod guest;
 mod headers;
@@ -74,4 +75,16 @@ fn main() -> ExitCode {
         note(&format!("error: {}", chain(&error)));
         ExitCode::FAILURE
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
 }

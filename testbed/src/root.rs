@@ -16,13 +16,13 @@ use crate::process;
 use crate::progress::Step;
 
 /// Counts up when the build below changes its result.
-const RECIPE_VERSION: u32 = 1;
+const RECIPE_VERSION: u32 = 2;
 
 /// The suites; the second is preferred, for its QEMU and its kernel.
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// What the root is made of, with what these depend on. The kernel is whichever is current.
-const PACKAGES: [&str; 36] = [
+const PACKAGES: [&str; 37] = [
     // the machine
     "qemu-system-x86",
     "linux-image-amd64",
@@ -59,6 +59,7 @@ const PACKAGES: [&str; 36] = [
     // looking inside
     "gdb",
     "pciutils",
+    "ca-certificates",
     "python3-pip",
     "python3-venv",
     "strace",
@@ -125,6 +126,7 @@ impl Layer for Root {
         require_mmdebstrap(&self.cache)?;
         let root = folder.join("fs");
         unpack(&debian, &PACKAGES, &root, step)?;
+        link(&root)?;
         complete(&root)?;
         step.detail("unpacking modules");
         let version = kernel_version(&root)?;
@@ -140,7 +142,7 @@ impl Layer for Root {
 }
 
 /// Unpacks packages, with all they depend on, into the new folder `root`.
-fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
+pub(crate) fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Result<()> {
     let sources = root.with_extension("sources.list");
     let lines: Vec<String> = SUITES.iter().map(|suite| debian.source_line(suite)).collect();
     fs::write(&sources, lines.join("\n") + "\n")
@@ -168,8 +170,8 @@ fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Step) -> Resul
     process::run_logged(&mut command, &root.with_extension("mmdebstrap.log"), step)
 }
 
-/// What maintainer scripts would have made.
-fn complete(root: &Path) -> Result<()> {
+/// What maintainer scripts would have made, as far as programs need it to run with `chroot`.
+pub(crate) fn link(root: &Path) -> Result<()> {
     for (link, target) in [
         ("bin", "usr/bin"),
         ("sbin", "usr/sbin"),
@@ -186,7 +188,12 @@ fn complete(root: &Path) -> Result<()> {
             symlink(target, &link).during(|| format!("link {}", link.display()))?;
         }
     }
-    for folder in ["dev", "proc", "root", "run", "sys", "tmp", "mnt/boot", "mnt/root", "mnt/run"] {
+    ["dev", "proc", "sys", "tmp"].iter().try_for_each(|folder| make_folder(&root.join(folder)))
+}
+
+/// The rest of what maintainer scripts would have made, and where the machine mounts things.
+fn complete(root: &Path) -> Result<()> {
+    for folder in ["root", "run", "mnt/boot", "mnt/root", "mnt/run"] {
         make_folder(&root.join(folder))?;
     }
     for share in 0..MAXIMUM_SHARES {
@@ -204,7 +211,21 @@ fn complete(root: &Path) -> Result<()> {
         let file = root.join(file);
         fs::write(&file, text).during(|| format!("write {}", file.display()))?;
     }
-    Ok(())
+    join_certificates(root)
+}
+
+/// The bundle of certificates without which pip does not even start.
+fn join_certificates(root: &Path) -> Result<()> {
+    let folder = root.join("usr/share/ca-certificates/mozilla");
+    let entries = fs::read_dir(&folder).during(|| format!("read {}", folder.display()))?;
+    let mut bundle = Vec::new();
+    for entry in entries {
+        let file = entry.during(|| format!("read {}", folder.display()))?.path();
+        bundle.extend(fs::read(&file).during(|| format!("read {}", file.display()))?);
+    }
+    make_folder(&root.join("etc/ssl/certs"))?;
+    let file = root.join("etc/ssl/certs/ca-certificates.crt");
+    fs::write(&file, bundle).during(|| format!("write {}", file.display()))
 }
 
 fn make_folder(path: &Path) -> Result<()> {

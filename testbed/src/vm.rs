@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::Cache;
 use crate::channel::{Exit, Job, Message};
+use crate::efa::{Efa, Model};
 use crate::error::{During, Error, Result};
 use crate::machine::{Accelerator, Machine, RunFolder};
 use crate::prepare::Prepared;
@@ -68,6 +69,8 @@ pub(crate) struct Guest {
     writer: UnixStream,
     messages: Receiver<io::Result<Message>>,
     run: RunFolder,
+    /// What answers for the guest's EFA devices.
+    efa: Option<Model>,
     next_job: u32,
 }
 
@@ -103,6 +106,7 @@ impl Guest {
         let listener =
             UnixListener::bind(&socket).during(|| format!("listen on {}", socket.display()))?;
         listener.set_nonblocking(true).during(|| "set up a socket".into())?;
+        let mut efa = machine.efa.as_ref().map(|efa: &Efa| efa.start(&run)).transpose()?;
         let qemu = machine.start(accelerator, prepared, &run)?;
         let mut starting = Starting { qemu: Some(qemu), run: Some(run) };
         let started = Instant::now();
@@ -149,6 +153,9 @@ impl Guest {
                 }
             }
             starting.check()?;
+            if let Some(model) = &mut efa {
+                model.check()?;
+            }
             let waited = started.elapsed();
             let silent = || !starting.console().contains("Linux version");
             if accelerator == Accelerator::Kvm && waited > KVM_FIRST_LINE && silent() {
@@ -161,7 +168,7 @@ impl Guest {
         }
         match (starting.qemu.take(), starting.run.take()) {
             (Some(qemu), Some(run)) => {
-                Ok(Self { qemu, writer: stream, messages, run, next_job: 1 })
+                Ok(Self { qemu, writer: stream, messages, run, efa, next_job: 1 })
             }
             _ => Err(Error::Channel("a start that was over before it began".into())),
         }
@@ -204,6 +211,9 @@ impl Guest {
             Ok(Ok(other)) => Err(Error::Channel(format!("{other:?} from the guest"))),
             Ok(Err(source)) => Err(Error::Io { what: "read the channel".into(), source }),
             Err(RecvTimeoutError::Timeout) => {
+                if let Some(model) = &mut self.efa {
+                    model.check()?;
+                }
                 let console = read_lossy(&self.run.path().join("console.log"));
                 match sign_of_death(&console) {
                     Some(line) => Err(self.failure(&format!("the guest's kernel broke: {line}"))),

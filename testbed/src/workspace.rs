@@ -30,6 +30,8 @@ pub(crate) struct Package {
     pub(crate) name: String,
     /// Whether it has a library with documentation tests.
     pub(crate) has_doctests: bool,
+    /// Whether its library is for other languages. Cargo does not build such a library for its tests.
+    has_foreign_library: bool,
     /// Its folder.
     pub(crate) folder: PathBuf,
     /// The variables that cargo sets for its programs and tests.
@@ -105,6 +107,9 @@ impl Workspace {
 
     /// Builds the test programs of some packages; the order is the same every time.
     pub(crate) fn build_tests(&self, packages: &[&Package]) -> Result<Vec<Program>> {
+        for package in packages.iter().filter(|package| package.has_foreign_library) {
+            self.build(&["build", "--lib", "--package", &package.name])?;
+        }
         let mut words = vec!["test", "--no-run"];
         words.extend(packages.iter().flat_map(|package| ["--package", &package.name]));
         let mut programs = self.build(&words)?;
@@ -123,6 +128,13 @@ impl Workspace {
         }
         let programs = self.build(&words)?;
         Ok(programs.into_iter().filter(|program| program.kind == "example").collect())
+    }
+
+    /// Builds the one program of a package.
+    pub(crate) fn build_program(&self, package: &str) -> Result<PathBuf> {
+        let programs = self.build(&["build", "--package", package, "--bins"])?;
+        let program = programs.into_iter().find(|program| program.kind == "bin");
+        program.map(|program| program.file).ok_or_else(|| bad(format!("no program in {package}")))
     }
 
     /// Where cargo puts examples.
@@ -181,12 +193,16 @@ fn package_of(value: &Value) -> Option<Package> {
     let manifest = Path::new(text(value, "manifest_path")?);
     let folder = manifest.parent()?.to_owned();
     let version = text(value, "version")?;
-    let has_doctests = value.get("targets")?.as_array()?.iter().any(|target| {
-        let is = |field: &str| target.get(field).and_then(Value::as_bool).unwrap_or(false);
+    let targets = value.get("targets")?.as_array()?;
+    let has_type = |target: &Value, wanted: &str| {
+        let types = target.get("crate_types").and_then(Value::as_array);
+        types.is_some_and(|types| types.iter().any(|one| one == wanted))
+    };
+    let has_doctests = targets.iter().any(|target| {
         // Documentation tests are only built for libraries that other Rust code can use.
-        let kinds = target.get("crate_types").and_then(Value::as_array);
-        is("doctest") && kinds.is_some_and(|kinds| kinds.iter().any(|kind| kind == "lib"))
+        has_type(target, "lib") && target.get("doctest").and_then(Value::as_bool).unwrap_or(false)
     });
+    let has_foreign_library = targets.iter().any(|target| has_type(target, "cdylib"));
     let mut numbers = version.split(['.', '-']);
     let mut number = || numbers.next().unwrap_or_default().to_owned();
     let environment = [
@@ -199,7 +215,8 @@ fn package_of(value: &Value) -> Option<Package> {
         ("CARGO_PKG_VERSION_PATCH", number()),
     ];
     let environment = environment.map(|(name, value)| (name.to_owned(), value)).to_vec();
-    Some(Package { name, has_doctests, folder, environment, id: text(value, "id")?.to_owned() })
+    let id = text(value, "id")?.to_owned();
+    Some(Package { name, has_doctests, has_foreign_library, folder, environment, id })
 }
 
 fn text<'value>(value: &'value Value, name: &str) -> Option<&'value str> {

@@ -39,6 +39,7 @@ mod link;
 mod meeting;
 mod pattern;
 mod placement;
+mod verbs;
 mod world;
 
 pub use device::any_device;
@@ -46,4 +47,5 @@ pub use error::{AnyError, Error, Result, chain};
 pub use launch::{launch, report, run};
 pub use pattern::{check_pattern, pattern};
 pub use placement::Launcher;
+pub use verbs::{connect, wait};
 pub use world::World;

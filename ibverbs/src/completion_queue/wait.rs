@@ -1,7 +1,7 @@
 //! Waiting for completions: spin, arm, poll again, sleep.
 #![expect(unsafe_code, reason = "arms an ibv_cq")]
 
-use std::{hint, mem::MaybeUninit, slice, time::Duration};
+use std::{hint, time::Duration};
 
 use super::CompletionQueue;
 use crate::{Completion, Error, Result, Verb, descriptor::Deadline};
@@ -51,7 +51,7 @@ impl CompletionQueue<'_> {
     #[doc(alias = "ibv_get_cq_event")]
     pub fn wait<'s>(
         &self,
-        slots: &'s mut [MaybeUninit<Completion>],
+        slots: &'s mut [Completion],
         timeout: Duration,
     ) -> Result<&'s [Completion]> {
         let mut filled = 0;
@@ -59,8 +59,7 @@ impl CompletionQueue<'_> {
             filled = self.fill(slots)?;
             Ok(filled > 0)
         })?;
-        // SAFETY: the last `fill` wrote that many, from the first on.
-        Ok(unsafe { slice::from_raw_parts(slots.as_ptr().cast(), filled) })
+        Ok(&slots[..filled])
     }
 
     /// Calls `poll` until it says that it found something, and sleeps in between.

@@ -2,10 +2,10 @@
 
 use std::{io, marker::PhantomData, ptr, ptr::NonNull};
 
-use super::{Capabilities, Handle, Posting, QueuePair, Reset, post::Path};
+use super::{Capabilities, Handle, Posting, QueuePair, post::Path, state::Reset};
 use crate::{
-    CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, Result,
-    Transport, Verb, error::verb,
+    Addressing, CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain,
+    Receiving, Result, SharedReceiveQueue, Transport, Verb, error::verb,
 };
 
 /// How large a queue pair should be and how its requests reach the device.
@@ -17,6 +17,7 @@ pub struct QueuePairBuilder<'a, T> {
     receive_queue: Parent<'a, CompletionQueue<'a>>,
     capabilities: rdma_sys::ibv_qp_cap,
     signal_all: bool,
+    shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
     posting: Option<Posting>,
     operations: Operations,
     transport: PhantomData<T>,
@@ -42,20 +43,23 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
         send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
         receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> QueuePairBuilder<'a, T> {
+        // Initiators have no receive queue.
+        let receives = if matches!(T::ADDRESSING, Addressing::SharedQueue) { 0 } else { 1 };
         QueuePairBuilder {
             domain: domain.into(),
             send_queue: send_queue.into(),
             receive_queue: receive_queue.into(),
             capabilities: rdma_sys::ibv_qp_cap {
                 max_send_wr: 16,
-                max_recv_wr: 16,
+                max_recv_wr: 16 * receives,
                 max_send_sge: 1,
-                max_recv_sge: 1,
+                max_recv_sge: receives,
                 max_inline_data: 0,
             },
             signal_all: false,
+            shared: None,
             posting: None,
-            operations: T::OPERATIONS,
+            operations: T::OPERATIONS & Operations::COMMON,
             transport: PhantomData,
         }
     }
@@ -97,6 +101,21 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
+    /// Takes receives from a shared queue of the same domain, borrowed or shared (`&Arc<…>`), instead of an own one.
+    #[doc(alias = "srq")]
+    pub fn shared_receive_queue(
+        mut self,
+        queue: impl Into<Parent<'a, SharedReceiveQueue<'a>>>,
+    ) -> Self
+    where
+        T: Receiving,
+    {
+        self.shared = Some(queue.into());
+        self.capabilities.max_recv_wr = 0;
+        self.capabilities.max_recv_sge = 0;
+        self
+    }
+
     /// Reports each request of the send queue, whether or not it is signaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signal_all(mut self) -> Self {
@@ -111,8 +130,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
-    /// The operations it is used for; all that the transport has if not set. Fewer can let a provider
-    /// choose a faster path, or have the extended one at all.
+    /// The operations it is used for; the [common ones](Operations::COMMON) that the transport has if not set. Fewer can let
+    /// a provider choose a faster path, or have the extended one at all. With classic posting all that the
+    /// device has can be used anyway.
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: Operations) -> Self {
         self.operations = operations & T::OPERATIONS;
@@ -138,6 +158,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
                 });
             }
         }
+        if let Some(queue) = &self.shared
+            && queue.protection_domain().context().as_raw() != context
+        {
+            return Err(Error::Invalid {
+                what: "a queue pair's shared receive queue and its domain are of different contexts",
+                remedy: "make both from one `Context`",
+            });
+        }
         let made = match self.posting {
             Some(Posting::Extended) => self.create_extended(),
             Some(Posting::Classic) => self.create_classic(),
@@ -155,6 +183,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         let mut attributes = rdma_sys::ibv_qp_init_attr_ex {
             send_cq: self.send_queue.as_raw(),
             recv_cq: self.receive_queue.as_raw(),
+            srq: self.shared_as_raw(),
             cap: self.capabilities,
             qp_type: T::TYPE,
             sq_sig_all: self.signal_all.into(),
@@ -170,12 +199,13 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         let mut handle = self.handle(raw, attributes.cap);
         // SAFETY: `raw` was just made by this library.
         let extended = NonNull::new(unsafe { view(raw.as_ptr()) });
-        let Some(path) = extended.and_then(|view| Path::extended(view, self.operations)) else {
+        let Some(path) = extended.and_then(|view| Path::extended::<T>(view, self.operations))
+        else {
             // Dropping the handle destroys the queue pair.
             return Err(verb.error(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         };
         handle.path = path;
-        // SAFETY: a new queue pair is reset, and of the type that was asked for.
+        // SAFETY: a new queue pair is of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(handle) })
     }
 
@@ -185,14 +215,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             qp_context: ptr::null_mut(),
             send_cq: self.send_queue.as_raw(),
             recv_cq: self.receive_queue.as_raw(),
-            srq: ptr::null_mut(),
+            srq: self.shared_as_raw(),
             cap: self.capabilities,
             qp_type: T::TYPE,
             sq_sig_all: self.signal_all.into(),
         };
         // SAFETY: domain and queues are held.
         let raw = verb.object(unsafe { create(self.domain.as_raw(), &raw mut attributes) })?;
-        // SAFETY: a new queue pair is reset, and of the type that was asked for.
+        // SAFETY: a new queue pair is of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
     }
 
@@ -200,16 +230,15 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Handle {
             raw,
             path: Path::Classic,
-            capabilities: Capabilities {
-                send_requests: given.max_send_wr,
-                receive_requests: given.max_recv_wr,
-                send_segments: given.max_send_sge,
-                receive_segments: given.max_recv_sge,
-                inline: given.max_inline_data,
-            },
+            capabilities: Capabilities::from_raw(given),
             first_packet: PacketSequence::random(),
             domain: self.domain.again(),
             queues: [self.send_queue.again(), self.receive_queue.again()],
+            shared: self.shared.as_ref().map(Parent::again),
         }
+    }
+
+    fn shared_as_raw(&self) -> *mut rdma_sys::ibv_srq {
+        self.shared.as_ref().map_or(ptr::null_mut(), |queue| queue.as_raw())
     }
 }

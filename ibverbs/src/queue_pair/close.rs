@@ -26,6 +26,8 @@ impl<T: Transport, S> QueuePair<'_, T, S> {
         // SAFETY: `handle` is not used after this, nor dropped.
         drop(unsafe { ptr::read(&raw const handle.queues) });
         // SAFETY: as above.
+        drop(unsafe { ptr::read(&raw const handle.shared) });
+        // SAFETY: as above.
         drop(unsafe { ptr::read(&raw const handle.domain) });
         Ok(())
     }

@@ -18,6 +18,7 @@ use crate::{
 pub(crate) enum Element {
     Queue(u32, usize),
     Pair(u32, usize),
+    Shared(u32, usize),
     Port(u8),
 }
 
@@ -114,6 +115,7 @@ impl Fabric {
         match element {
             Element::Queue(number, _) => Some(&mut self.queues.get_mut(number)?.async_events),
             Element::Pair(number, _) => Some(&mut self.pairs.get_mut(number)?.async_events),
+            Element::Shared(number, _) => Some(&mut self.shared.get_mut(number)?.async_events),
             Element::Port(_) => None,
         }
     }
@@ -156,6 +158,9 @@ fn element_in_c(element: Element) -> c::ibv_async_event__bindgen_ty_1 {
         Element::Pair(_, raw) => {
             c::ibv_async_event__bindgen_ty_1 { qp: ptr::with_exposed_provenance_mut(raw) }
         }
+        Element::Shared(_, raw) => {
+            c::ibv_async_event__bindgen_ty_1 { srq: ptr::with_exposed_provenance_mut(raw) }
+        }
         Element::Port(port) => c::ibv_async_event__bindgen_ty_1 { port_num: port.into() },
     }
 }
@@ -185,6 +190,11 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut c::ibv_async_eve
             .iter()
             .find(|(_, each)| each.raw == raw)
             .map(|(number, _)| Element::Pair(number, raw)),
+        c::IBV_EVENT_SRQ_ERR | c::IBV_EVENT_SRQ_LIMIT_REACHED => fabric
+            .shared
+            .iter()
+            .find(|(_, each)| each.raw == raw)
+            .map(|(number, _)| Element::Shared(number, raw)),
         // Events of ports and of the device are counted nowhere.
         _ => None,
     };

@@ -1,6 +1,7 @@
 //! Completion queues: creation, delivery, notification, destruction.
 #![expect(unsafe_code, reason = "the verbs of completion queues, called from C")]
 
+mod delivery;
 mod extended;
 mod poll;
 
@@ -14,12 +15,9 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    CompletionFault,
     async_event::{Acknowledgements, Element},
-    clock,
-    control::{Delivery, Held},
     errno::{Outcome, object, status},
-    fabric::{Fabric, fabric},
+    fabric::fabric,
     handle::{ContextRef, Handle},
     owner_lock::OwnerLock,
     verb::Verb,
@@ -60,6 +58,8 @@ pub(crate) enum Frees {
     Sends { pair: u32, before: u64 },
     /// One of the receive queue of a pair.
     Receive { pair: u32 },
+    /// One of a shared receive queue.
+    Shared { queue: u32 },
 }
 
 /// When the next completion raises an event.
@@ -78,7 +78,7 @@ pub(crate) struct CompletionQueue {
     /// Address of its C struct, and the data that its owner gave it.
     pub(crate) raw: usize,
     pub(crate) user_data: usize,
-    pub(crate) channel: Option<u32>,
+    channel: Option<u32>,
     /// Queue pairs and shared receive queues that report to it, each as often as it does.
     pub(crate) users: u32,
     pub(crate) events: Acknowledgements,
@@ -89,6 +89,11 @@ pub(crate) struct CompletionQueue {
     overrun: bool,
     ignores_overrun: bool,
     has_clocks: bool,
+    /// After how many completions, or microseconds, an event comes.
+    moderation: c::ibv_moderate_cq,
+    /// Completions since the queue was armed, and when the event comes if there are no more.
+    counted: u16,
+    event_due: Option<Instant>,
 }
 
 /// The C struct of a queue, and what the extended poller needs between two calls.
@@ -229,6 +234,9 @@ fn create(
             overrun: false,
             ignores_overrun: request.ignores_overrun,
             has_clocks: request.has_clocks,
+            moderation: c::ibv_moderate_cq::default(),
+            counted: 0,
+            event_due: None,
         }
     });
     let raw = fabric.queues.get(number).map_or(0, |queue| queue.raw);
@@ -299,98 +307,50 @@ fn arm(named: QueueRef, solicited_only: bool) -> Outcome {
     Ok(())
 }
 
-impl Fabric {
-    /// Reports finished work, in the way that a test may have asked for.
-    pub(crate) fn report(&mut self, queue: u32, mut completion: Completion) {
-        let Some(device) = self.queues.get(queue).map(|queue| queue.device) else { return };
-        let Some(control) = self.control(device) else { return };
-        let mut times = 1;
-        match control.next_fault() {
-            None => {}
-            Some(CompletionFault::Drop) => return,
-            Some(CompletionFault::Repeat) => times = 2,
-            Some(CompletionFault::Status(status)) => completion.status = status,
-            Some(CompletionFault::Opcode(opcode)) => completion.opcode = opcode,
-            Some(CompletionFault::WorkRequestId(wr_id)) => completion.wr_id = wr_id,
-            Some(CompletionFault::ByteLength(byte_len)) => completion.byte_len = byte_len,
-            Some(CompletionFault::VendorError(vendor_err)) => completion.vendor_err = vendor_err,
-            Some(CompletionFault::QueuePairNumber(qp_num)) => completion.qp_num = qp_num,
-        }
-        let due = match control.delivery {
-            Delivery::Prompt => {
-                for _ in 0..times {
-                    self.deliver(queue, completion);
-                }
-                return;
-            }
-            Delivery::Held => None,
-            Delivery::After(delay) => Instant::now().checked_add(delay),
-        };
-        for _ in 0..times {
-            control.hold(Held { due, queue, completion });
-        }
-        if due.is_some() {
-            self.watch_the_clock();
-        }
+/// See `ibv_resize_cq(3)`: `EINVAL` if what is in the queue does not fit.
+pub(crate) unsafe extern "C" fn ibv_resize_cq(cq: *mut c::ibv_cq, capacity: c_int) -> c_int {
+    // SAFETY: the caller gives a live queue.
+    let named = unsafe { QueueRef::of(cq) };
+    let outcome = resize(named, capacity);
+    if outcome.is_ok() {
+        // SAFETY: the queue is live, and libibverbs changes this field in this call too.
+        unsafe { (*cq).cqe = capacity };
     }
+    status(outcome)
+}
 
-    /// Puts a completion into its queue and raises the event that was asked for.
-    pub(crate) fn deliver(&mut self, number: u32, completion: Completion) {
-        let Some(queue) = self.queues.get_mut(number) else { return };
-        if queue.entries.len() >= queue.capacity {
-            let (context, raw) = (queue.context, queue.raw);
-            let first = !queue.overrun && !queue.ignores_overrun;
-            queue.overrun = true;
-            if first {
-                self.raise(context, c::IBV_EVENT_CQ_ERR, Element::Queue(number, raw));
-            }
-            return;
-        }
-        let clocks = queue.has_clocks;
-        queue.entries.push_back(Completion {
-            timestamp: if clocks { clock::ticks() } else { 0 },
-            wallclock: if clocks { clock::wallclock() } else { 0 },
-            ..completion
-        });
-        let wanted = match queue.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => completion.solicited || completion.status != c::IBV_WC_SUCCESS,
-        };
-        if wanted && let Some(channel) = queue.channel {
-            queue.armed = Armed::No;
-            if let Some(channel) = self.channels.get_mut(channel) {
-                channel.push(number);
-            }
-        }
+fn resize(named: QueueRef, capacity: c_int) -> Outcome {
+    let mut fabric = fabric();
+    fabric.enter(named.device, Verb::ibv_resize_cq)?;
+    let most = fabric.limits(named.device)?.max_cqe;
+    let wanted = u32::try_from(capacity).map_err(|_| libc::EINVAL)?;
+    let queue = fabric.queues.get_mut(named.number).ok_or(libc::EINVAL)?;
+    let places = usize::try_from(wanted).map_err(|_| libc::EINVAL)?;
+    if wanted == 0 || wanted > most || places < queue.entries.len() {
+        return Err(libc::EINVAL);
     }
+    queue.entries.reserve(places.saturating_sub(queue.entries.len()));
+    queue.capacity = places;
+    Ok(())
+}
 
-    /// Takes the oldest completion out of a queue, and frees the places that it held.
-    fn take(&mut self, queue: u32) -> Option<Completion> {
-        let completion = self.queues.get_mut(queue)?.entries.pop_front()?;
-        match completion.frees {
-            Frees::Nothing => {}
-            Frees::Sends { pair, before } => {
-                if let Some(pair) = self.pairs.get_mut(pair) {
-                    pair.send.free_before(before);
-                }
-            }
-            Frees::Receive { pair } => {
-                if let Some(pair) = self.pairs.get_mut(pair) {
-                    pair.receive.free_one();
-                }
-            }
+/// See `ibv_modify_cq(3)`: an event comes after `cq_count` completions, or `cq_period` microseconds
+/// after the first of them.
+pub(crate) unsafe extern "C" fn modify_cq(
+    cq: *mut c::ibv_cq,
+    attr: *mut c::ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: the caller gives a live queue.
+    let named = unsafe { QueueRef::of(cq) };
+    // SAFETY: the caller gives a readable struct.
+    let attr = unsafe { *attr };
+    let mut fabric = fabric();
+    status(fabric.enter(named.device, Verb::ibv_modify_cq).and_then(|()| {
+        if attr.attr_mask != c::IBV_CQ_ATTR_MODERATE {
+            return Err(libc::EINVAL);
         }
-        Some(completion)
-    }
-
-    /// Removes the completions of a pair that is destroyed or reset, on their way or there.
-    pub(crate) fn sweep(&mut self, queue: u32, pair: u32) {
-        let Some(there) = self.queues.get_mut(queue) else { return };
-        there.entries.retain(|completion| completion.pair != pair);
-        let device = there.device;
-        if let Some(control) = self.control(device) {
-            control.forget_held(|held| held.queue == queue && held.completion.pair == pair);
-        }
-    }
+        let queue = fabric.queues.get_mut(named.number).ok_or(libc::EINVAL)?;
+        queue.moderation = attr.moderate;
+        Ok(())
+    }))
 }

@@ -10,12 +10,13 @@ use rdma_sys as c;
 
 use crate::{
     async_event::AsyncQueue,
-    completion_queue, domain,
+    completion_queue, device_memory, domain,
     errno::{Outcome, object, set_errno, status},
     fabric::{Fabric, fabric},
     handle::{ContextHandle, ContextRef},
-    pair, query,
+    pair, query, shared_receive, special_region,
     verb::Verb,
+    window, xrc,
 };
 
 /// An open device.
@@ -105,6 +106,23 @@ fn open(raw: *mut c::ibv_device) -> Outcome<*mut c::ibv_context> {
         query_rt_values: Some(query::query_rt_values),
         create_cq_ex: completion.then_some(completion_queue::create_cq_ex),
         create_qp_ex: posting.then_some(pair::create_qp_ex),
+        open_qp: Some(pair::open_qp),
+        create_srq_ex: Some(shared_receive::create_srq_ex),
+        get_srq_num: Some(shared_receive::get_srq_num),
+        open_xrcd: Some(xrc::open_xrcd),
+        close_xrcd: Some(xrc::close_xrcd),
+        modify_cq: Some(completion_queue::modify_cq),
+        modify_qp_rate_limit: Some(pair::modify_qp_rate_limit),
+        alloc_td: Some(domain::alloc_td),
+        dealloc_td: Some(domain::dealloc_td),
+        alloc_parent_domain: Some(domain::alloc_parent_domain),
+        alloc_dm: Some(device_memory::alloc_dm),
+        free_dm: Some(device_memory::free_dm),
+        reg_dm_mr: Some(device_memory::reg_dm_mr),
+        dm_export_dmabuf_fd: Some(device_memory::ibv_dm_export_dmabuf_fd),
+        alloc_null_mr: Some(special_region::alloc_null_mr),
+        advise_mr: Some(special_region::advise_mr),
+        reg_mr_ex: Some(special_region::ibv_reg_mr_ex),
         context: c::ibv_context {
             device: raw,
             cmd_fd: -1,
@@ -116,6 +134,10 @@ fn open(raw: *mut c::ibv_device) -> Outcome<*mut c::ibv_context> {
                 req_notify_cq: Some(completion_queue::req_notify_cq),
                 post_send: Some(pair::post_send),
                 post_recv: Some(pair::post_recv),
+                post_srq_recv: Some(shared_receive::post_srq_recv),
+                alloc_mw: Some(window::alloc_mw),
+                bind_mw: Some(window::bind_mw),
+                dealloc_mw: Some(window::dealloc_mw),
                 ..c::ibv_context_ops::default()
             },
             ..c::ibv_context::default()
@@ -180,33 +202,31 @@ impl Fabric {
 
     /// Every object of a context that is alive, in words.
     fn objects_of(&self, context: u32) -> Vec<String> {
-        let named = |name: &'static str, number: u32| format!("{name} {number}");
         let mut all = Vec::new();
-        all.extend(
-            self.pairs
-                .iter()
-                .filter(|(_, each)| each.context == context)
-                .map(|(number, _)| named("queue pair", number)),
-        );
-        all.extend(
-            self.queues
-                .iter()
-                .filter(|(_, each)| each.context == context)
-                .map(|(number, _)| named("completion queue", number)),
-        );
-        all.extend(
-            self.channels
-                .iter()
-                .filter(|(_, each)| each.context == context)
-                .map(|(number, _)| named("completion channel", number)),
-        );
+        macro_rules! add {
+            ($($objects:ident: $name:expr;)*) => {
+                $(for (number, each) in self.$objects.iter() {
+                    if each.context == context {
+                        let name: fn(&_) -> &'static str = $name;
+                        all.push(format!("{} {number}", name(each)));
+                    }
+                })*
+            };
+        }
+        add! {
+            pairs: |_| "queue pair";
+            shared: |_| "shared receive queue";
+            queues: |_| "completion queue";
+            channels: |_| "completion channel";
+            addresses: |_| "address handle";
+            memories: |_| "device memory";
+            xrc_domains: |_| "XRC domain";
+        }
         all.extend(self.keys.of_context(context));
-        all.extend(
-            self.domains
-                .iter()
-                .filter(|(_, each)| each.context == context)
-                .map(|(number, each)| named(domain::kind(each), number)),
-        );
+        add! {
+            threads: |_| "thread domain";
+            domains: domain::kind;
+        }
         all
     }
 

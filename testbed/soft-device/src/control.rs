@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::{completion_queue::Completion, errno::Outcome, fabric::Fabric, verb::Verb};
+use crate::{
+    completion_queue::Completion, dma::Engine, errno::Outcome, fabric::Fabric, verb::Verb,
+};
 
 /// How the next completions of a device are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +62,9 @@ pub(crate) struct Control {
     faults: Vec<(u64, CompletionFault)>,
     completions: u64,
     pub(crate) violations: Vec<String>,
+    pub(crate) engine: Option<Engine>,
+    /// Writes through the engine wait for a flush.
+    pub(crate) holds_inbound: bool,
 }
 
 /// A completion on its way to a queue.
@@ -81,6 +86,8 @@ impl Control {
             faults: Vec::new(),
             completions: 0,
             violations: Vec::new(),
+            engine: None,
+            holds_inbound: false,
         }
     }
 

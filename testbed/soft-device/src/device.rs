@@ -3,6 +3,7 @@
 use std::{
     ffi::{c_char, c_int},
     net::Ipv4Addr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,6 +13,7 @@ use crate::{
     CompletionFault,
     async_event::Element,
     control::{Control, Delivery},
+    dma::{DmaEngine, Engine},
     fabric::{Device, fabric},
     verb::Verb,
 };
@@ -330,6 +332,23 @@ impl SoftDevice {
     /// Breaks the `nth` completion from now, 1 being the next.
     pub fn break_completion(&self, nth: u64, fault: CompletionFault) {
         self.control(|control| control.break_completion(nth.max(1), fault));
+    }
+
+    /// Gives the device an engine that reaches dma-bufs which the processor cannot map.
+    pub fn set_dma_engine(&self, engine: Arc<dyn DmaEngine>) {
+        self.control(|control| control.engine = Some(Engine(engine)));
+    }
+
+    /// Whether writes of the device through its [`DmaEngine`] wait until
+    /// [`flush_inbound_writes`](Self::flush_inbound_writes), whatever their completions say. A read of
+    /// the same region through the device, and deregistration, flush as well.
+    pub fn hold_inbound_writes(&self, hold: bool) {
+        self.control(|control| control.holds_inbound = hold);
+    }
+
+    /// Does the writes that were held back, in their order.
+    pub fn flush_inbound_writes(&self) {
+        fabric().flush_inbound(self.number);
     }
 
     /// Takes a port down or brings it up, and raises the event of that on every open context.

@@ -9,18 +9,25 @@ use std::{
     time::Instant,
 };
 
+use rdma_sys as c;
+
 use crate::{
+    address::{AddressHandle, Membership},
     channel::Channel,
     completion_queue::CompletionQueue,
     context::Context,
     control::Control,
     device::Description,
-    domain::Domain,
+    device_memory::DeviceMemory,
+    dma::Attachment,
+    domain::{Domain, ThreadDomain},
     errno::Outcome,
     memory::{KeyTable, Piece},
     pair::QueuePair,
+    shared_receive::SharedReceive,
     slab::Slab,
     verb::Verb,
+    xrc::XrcDomain,
 };
 
 /// Everything there is.
@@ -33,8 +40,20 @@ pub(crate) struct Fabric {
     pub(crate) channels: Slab<Channel>,
     pub(crate) queues: Slab<CompletionQueue>,
     pub(crate) pairs: Slab<QueuePair>,
+    pub(crate) shared: Slab<SharedReceive>,
+    pub(crate) addresses: Slab<AddressHandle>,
+    pub(crate) threads: Slab<ThreadDomain>,
+    pub(crate) xrc_domains: Slab<XrcDomain>,
+    pub(crate) memories: Slab<DeviceMemory>,
+    pub(crate) attachments: Slab<Attachment>,
+    /// Who is in which multicast group.
+    pub(crate) members: Vec<Membership>,
+    /// Receivers that failed while a message came, to be put into error once its sender is done.
+    pub(crate) broken: Vec<(u32, c::ibv_event_type)>,
     /// Queue pairs whose oldest request waits for its peer.
     pub(crate) waiting: Vec<u32>,
+    /// Completion queues whose event waits for more completions.
+    pub(crate) moderated: Vec<u32>,
     /// Scratch space of a transfer, kept so that none is allocated for each.
     pub(crate) scratch: Scratch,
     timer_runs: bool,
@@ -66,7 +85,16 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     queues: Slab::starting_at(1),
     // 0 and 1 are the management queue pairs of a port.
     pairs: Slab::starting_at(17),
+    shared: Slab::starting_at(1),
+    addresses: Slab::starting_at(1),
+    threads: Slab::starting_at(1),
+    xrc_domains: Slab::starting_at(1),
+    memories: Slab::starting_at(1),
+    attachments: Slab::starting_at(1),
+    members: Vec::new(),
+    broken: Vec::new(),
     waiting: Vec::new(),
+    moderated: Vec::new(),
     scratch: Scratch { from: Vec::new(), to: Vec::new(), woken: Vec::new() },
     timer_runs: false,
 });
@@ -106,8 +134,10 @@ impl Fabric {
 
     /// Does what time has made due: ends waits that are over, delivers completions held back.
     pub(crate) fn expire(&mut self) {
-        if !self.waiting.is_empty() || self.devices.iter().any(|device| device.control.holds()) {
+        let holds = self.devices.iter().any(|device| device.control.holds());
+        if holds || !self.waiting.is_empty() || !self.moderated.is_empty() {
             let now = Instant::now();
+            self.end_moderation(now);
             self.release_due(now);
             self.end_waits(now);
         }
@@ -125,7 +155,8 @@ impl Fabric {
     fn next_due(&self) -> Option<Instant> {
         let waits = self.waiting.iter().filter_map(|&number| self.pairs.get(number)?.wait_ends());
         let holds = self.devices.iter().filter_map(|device| device.control.next_due());
-        waits.chain(holds).min()
+        let events = self.moderated.iter().filter_map(|&queue| self.event_due(queue));
+        waits.chain(holds).chain(events).min()
     }
 }
 

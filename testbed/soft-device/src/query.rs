@@ -52,7 +52,11 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
         device_cap_flags: c::IBV_DEVICE_CURR_QP_STATE_MOD
             | c::IBV_DEVICE_RC_RNR_NAK_GEN
             | c::IBV_DEVICE_SYS_IMAGE_GUID
-            | c::IBV_DEVICE_PORT_ACTIVE_EVENT,
+            | c::IBV_DEVICE_PORT_ACTIVE_EVENT
+            | c::IBV_DEVICE_MEM_WINDOW
+            | c::IBV_DEVICE_MEM_WINDOW_TYPE_2B
+            | c::IBV_DEVICE_MEM_MGT_EXTENSIONS
+            | c::IBV_DEVICE_XRC,
         max_sge: count(limits.max_sge),
         max_sge_rd: count(limits.max_sge),
         max_cq: count(limits.max_cq),
@@ -103,13 +107,18 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }))
 }
 
+/// The flags of the kernel for global and persistent flush and for atomic writes, which the header of
+/// libibverbs does not name.
+const FLUSH_AND_ATOMIC_WRITE: u64 = 7 << 38;
+
 fn device_attr_ex(device: &Description) -> c::ibv_device_attr_ex {
     c::ibv_device_attr_ex {
         orig_attr: device_attr(device),
         completion_timestamp_mask: u64::MAX,
         // In kHz: one tick is a nanosecond.
         hca_core_clock: 1_000_000,
-        device_cap_flags_ex: device_attr(device).device_cap_flags.into(),
+        device_cap_flags_ex: u64::from(device_attr(device).device_cap_flags)
+            | FLUSH_AND_ATOMIC_WRITE,
         cq_mod_caps: c::ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
         max_dm_size: device.limits.max_dm_size,
         phys_port_cnt_ex: u32::try_from(device.ports.len()).unwrap_or(u32::MAX),

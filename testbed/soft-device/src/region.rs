@@ -4,58 +4,33 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     mem::MaybeUninit,
+    os::fd::BorrowedFd,
     ptr,
 };
 
 use rdma_sys as c;
 
 use crate::{
+    domain::DomainRef,
     errno::{Outcome, errno, object, status},
-    fabric::fabric,
+    fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
-    memory::{Place, Region},
+    memory::{Backing, Keyed, Place, Region},
     verb::Verb,
 };
 
 const PAGE: u64 = 4096;
 
-/// A domain as a caller names it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct DomainRef {
-    pub(crate) raw: *mut c::ibv_pd,
-    pub(crate) number: u32,
-    pub(crate) context: ContextRef,
-}
-
-impl DomainRef {
-    /// Which domain a caller means.
-    ///
-    /// # Safety
-    ///
-    /// `raw` is a live domain of this library.
-    pub(crate) unsafe fn of(raw: *mut c::ibv_pd) -> Self {
-        // SAFETY: the domain is live, by the contract above.
-        let context = unsafe { (*raw).context };
-        Self {
-            raw,
-            // SAFETY: the domain is live, by the contract above.
-            number: unsafe { Handle::number(raw) },
-            // SAFETY: a domain does not outlive its context.
-            context: unsafe { ContextRef::of(context) },
-        }
-    }
-}
-
 /// What is to be registered.
-struct Request {
-    verb: Verb,
-    place: Place,
-    iova: u64,
-    length: usize,
-    access: u32,
-    mapping: Option<(usize, usize)>,
+pub(crate) struct Request {
+    pub(crate) verb: Verb,
+    pub(crate) place: Place,
+    pub(crate) iova: u64,
+    pub(crate) length: usize,
+    pub(crate) access: u32,
+    pub(crate) backing: Backing,
     /// What `ibv_mr::addr` is to say.
-    shown: *mut c_void,
+    pub(crate) shown: *mut c_void,
 }
 
 /// See `ibv_reg_mr(3)`.
@@ -100,11 +75,11 @@ pub(crate) unsafe extern "C" fn ibv_reg_mr_iova2(
 }
 
 /// An address as work requests have it.
-fn address_of(pointer: *mut c_void) -> u64 {
+pub(crate) fn address_of(pointer: *mut c_void) -> u64 {
     u64::try_from(pointer.expose_provenance()).unwrap_or(u64::MAX)
 }
 
-fn host(
+pub(crate) fn host(
     pd: DomainRef,
     verb: Verb,
     addr: *mut c_void,
@@ -113,17 +88,22 @@ fn host(
     access: u32,
 ) -> Outcome<*mut c::ibv_mr> {
     let place = Place::Host(addr.expose_provenance());
-    register(pd, Request { verb, place, iova, length, access, mapping: None, shown: addr }, || {
-        if access & c::IBV_ACCESS_ZERO_BASED == 0 && !(address_of(addr) ^ iova).is_multiple_of(PAGE)
-        {
-            return Err(libc::EINVAL);
-        }
-        pin(addr, length, access)
-    })
+    register(
+        pd,
+        Request { verb, place, iova, length, access, backing: Backing::Caller, shown: addr },
+        || {
+            if access & c::IBV_ACCESS_ZERO_BASED == 0
+                && !(address_of(addr) ^ iova).is_multiple_of(PAGE)
+            {
+                return Err(libc::EINVAL);
+            }
+            pin(addr, length, access)
+        },
+    )
 }
 
 /// Faults the pages in, as registration does, so that memory that is not there is refused now.
-fn pin(addr: *mut c_void, length: usize, access: u32) -> Outcome {
+pub(crate) fn pin(addr: *mut c_void, length: usize, access: u32) -> Outcome {
     let page = usize::try_from(PAGE).map_err(|_| libc::EINVAL)?;
     let start = addr.addr() / page * page;
     let end = addr.addr().checked_add(length).ok_or(libc::EINVAL)?.next_multiple_of(page);
@@ -157,7 +137,7 @@ pub(crate) unsafe extern "C" fn ibv_reg_dmabuf_mr(
     object(dma_buf(unsafe { DomainRef::of(pd) }, offset, length, iova, fd, access.cast_unsigned()))
 }
 
-fn dma_buf(
+pub(crate) fn dma_buf(
     pd: DomainRef,
     offset: u64,
     length: usize,
@@ -167,12 +147,29 @@ fn dma_buf(
 ) -> Outcome<*mut c::ibv_mr> {
     let shown = ptr::without_provenance_mut(usize::try_from(offset).map_err(|_| libc::EINVAL)?);
     let verb = Verb::ibv_reg_dmabuf_mr;
+    if fd < 0 {
+        return Err(libc::EBADF);
+    }
     if !(offset ^ iova).is_multiple_of(PAGE) || length == 0 {
         return Err(libc::EINVAL);
     }
-    let (mapping, place) = map(fd, offset, length, access)?;
-    let request = Request { verb, place, iova, length, access, mapping: Some(mapping), shown };
-    register(pd, request, || Ok(())).inspect_err(|_| unmap(mapping))
+    let mapped = map(fd, offset, length, access);
+    let size = u64::try_from(length).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the caller keeps the descriptor open during the call, and it is not -1.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let attached = fabric().attach(pd.context.device, file, (offset, size, iova), mapped.is_ok());
+    if let (Err(_) | Ok(Some(_)), Ok(((start, size), _))) = (attached, mapped) {
+        unmap(start, size);
+    }
+    let (backing, place) = match attached? {
+        Some(attachment) => (Backing::Engine(attachment), Place::Engine { attachment, offset: 0 }),
+        None => {
+            let ((start, size), place) = mapped?;
+            (Backing::Mapping(start, size), place)
+        }
+    };
+    let request = Request { verb, place, iova, length, access, backing, shown };
+    register(pd, request, || Ok(())).inspect_err(|_| fabric().give_back(backing))
 }
 
 /// Maps part of a file; the mapping, and where the part begins in it.
@@ -207,18 +204,18 @@ fn map(fd: c_int, offset: u64, length: usize, access: u32) -> Outcome<((usize, u
     Ok(((address, lead + length), Place::Host(address + lead)))
 }
 
-fn unmap((address, length): (usize, usize)) {
+pub(crate) fn unmap(address: usize, length: usize) {
     // SAFETY: the range is a mapping that `map` made, and its region is gone or was never made.
     unsafe { libc::munmap(ptr::with_exposed_provenance_mut(address), length) };
 }
 
 /// Adds a region that passes the checks common to all and then `check`.
-fn register(
+pub(crate) fn register(
     pd: DomainRef,
     request: Request,
     check: impl FnOnce() -> Outcome,
 ) -> Outcome<*mut c::ibv_mr> {
-    let Request { verb, place, iova, length, access, mapping, shown } = request;
+    let Request { verb, place, iova, length, access, backing, shown } = request;
     let mut fabric = fabric();
     fabric.enter(pd.context.device, verb)?;
     check_access(access)?;
@@ -228,22 +225,13 @@ fn register(
         return Err(libc::EINVAL);
     }
     let most = limits.max_mr;
-    fabric.within(most, fabric.keys.contexts(), pd.context.device)?;
+    let regions = fabric.keys.contexts(|each| matches!(each, Keyed::Region(_)));
+    fabric.within(most, regions, pd.context.device)?;
     check()?;
-    fabric.domains.get_mut(pd.number).ok_or(libc::EINVAL)?.children += 1;
-    let number = fabric.keys.insert(Region {
-        context: pd.context.number,
-        domain: pd.number,
-        iova,
-        length: size,
-        place,
-        access,
-        lkey: 0,
-        rkey: 0,
-        mapping,
-        cut_off: false,
-    });
-    let region = fabric.keys.get(number).ok_or(libc::EINVAL)?;
+    fabric.join(pd)?;
+    let region = Region::new(pd.context.number, pd.number, pd.holder, place);
+    let number = fabric.keys.insert(Region { iova, length: size, access, backing, ..region });
+    let region = fabric.keys.region(number).ok_or(libc::EINVAL)?;
     let raw = c::ibv_mr {
         context: pd.context.raw,
         pd: pd.raw,
@@ -265,6 +253,8 @@ pub(crate) fn check_access(access: u32) -> Outcome {
         | c::IBV_ACCESS_MW_BIND
         | c::IBV_ACCESS_ZERO_BASED
         | c::IBV_ACCESS_HUGETLB
+        | c::IBV_ACCESS_FLUSH_GLOBAL
+        | c::IBV_ACCESS_FLUSH_PERSISTENT
         | c::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
     let remote = c::IBV_ACCESS_REMOTE_WRITE | c::IBV_ACCESS_REMOTE_ATOMIC;
     let writable = access & c::IBV_ACCESS_LOCAL_WRITE != 0;
@@ -302,12 +292,25 @@ fn deregister(context: ContextRef, number: u32) -> Outcome {
         control.failing_deregistrations -= 1;
         return Err(libc::EBUSY);
     }
-    let region = fabric.keys.remove(number).ok_or(libc::EINVAL)?;
-    if let Some(domain) = fabric.domains.get_mut(region.domain) {
-        domain.children -= 1;
+    if fabric.keys.region(number).ok_or(libc::EINVAL)?.windows > 0 {
+        return Err(libc::EBUSY);
     }
-    if let Some(mapping) = region.mapping {
-        unmap(mapping);
-    }
+    let Some(Keyed::Region(region)) = fabric.keys.remove(number) else {
+        return Err(libc::EINVAL);
+    };
+    fabric.leave(region.holder);
+    fabric.give_back(region.backing);
     Ok(())
+}
+
+impl Fabric {
+    /// Gives back what the bytes of a region were kept in.
+    fn give_back(&mut self, backing: Backing) {
+        match backing {
+            Backing::Caller => {}
+            Backing::Mapping(start, size) => unmap(start, size),
+            Backing::Device(number) => self.release_memory(number),
+            Backing::Engine(number) => self.detach(number),
+        }
+    }
 }

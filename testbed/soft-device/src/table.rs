@@ -9,7 +9,8 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    async_event, channel, completion_queue, context, domain, pair, query, region, strings,
+    address, async_event, channel, completion_queue, context, device_memory, domain, pair, query,
+    region, shared_receive, special_region, strings,
 };
 
 /// The exported C functions, with the module that has each.
@@ -54,6 +55,23 @@ macro_rules! for_each_symbol {
             pair::ibv_modify_qp(qp: *mut c::ibv_qp, attr: *mut c::ibv_qp_attr, mask: c_int) -> c_int;
             pair::ibv_query_qp(qp: *mut c::ibv_qp, attr: *mut c::ibv_qp_attr, mask: c_int, init: *mut c::ibv_qp_init_attr) -> c_int;
             pair::ibv_destroy_qp(qp: *mut c::ibv_qp) -> c_int;
+            pair::ibv_attach_mcast(qp: *mut c::ibv_qp, gid: *const c::ibv_gid, lid: u16) -> c_int;
+            pair::ibv_detach_mcast(qp: *mut c::ibv_qp, gid: *const c::ibv_gid, lid: u16) -> c_int;
+            pair::ibv_set_ece(qp: *mut c::ibv_qp, ece: *mut c::ibv_ece) -> c_int;
+            pair::ibv_query_ece(qp: *mut c::ibv_qp, ece: *mut c::ibv_ece) -> c_int;
+            pair::ibv_query_qp_data_in_order(qp: *mut c::ibv_qp, operation: c::ibv_wr_opcode, flags: u32) -> c_int;
+            address::ibv_create_ah(pd: *mut c::ibv_pd, attr: *mut c::ibv_ah_attr) -> *mut c::ibv_ah;
+            address::ibv_create_ah_from_wc(pd: *mut c::ibv_pd, wc: *mut c::ibv_wc, grh: *mut c::ibv_grh, port: u8) -> *mut c::ibv_ah;
+            address::ibv_init_ah_from_wc(context: *mut c::ibv_context, port: u8, wc: *mut c::ibv_wc, grh: *mut c::ibv_grh, attr: *mut c::ibv_ah_attr) -> c_int;
+            address::ibv_destroy_ah(ah: *mut c::ibv_ah) -> c_int;
+            shared_receive::ibv_create_srq(pd: *mut c::ibv_pd, init: *mut c::ibv_srq_init_attr) -> *mut c::ibv_srq;
+            shared_receive::ibv_modify_srq(srq: *mut c::ibv_srq, attr: *mut c::ibv_srq_attr, mask: c_int) -> c_int;
+            shared_receive::ibv_query_srq(srq: *mut c::ibv_srq, attr: *mut c::ibv_srq_attr) -> c_int;
+            shared_receive::ibv_destroy_srq(srq: *mut c::ibv_srq) -> c_int;
+            special_region::ibv_reg_mr_ex(pd: *mut c::ibv_pd, init: *mut c::ibv_mr_init_attr) -> *mut c::ibv_mr;
+            special_region::ibv_rereg_mr(mr: *mut c::ibv_mr, flags: c_int, pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int;
+            device_memory::ibv_dm_export_dmabuf_fd(dm: *mut c::ibv_dm) -> c_int;
+            completion_queue::ibv_resize_cq(cq: *mut c::ibv_cq, capacity: c_int) -> c_int;
             strings::ibv_wc_status_str(status: c::ibv_wc_status) -> *const c_char;
             strings::ibv_event_type_str(event: c::ibv_event_type) -> *const c_char;
             strings::ibv_node_type_str(kind: c::ibv_node_type) -> *const c_char;

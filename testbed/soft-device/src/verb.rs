@@ -19,13 +19,23 @@ verbs! {
     ibv_query_device ibv_query_device_ex ibv_query_port ibv_query_gid ibv_query_gid_ex
     ibv_query_gid_table ibv_query_pkey ibv_get_pkey_index ibv_query_rt_values_ex
     ibv_alloc_pd ibv_dealloc_pd
-    ibv_reg_mr ibv_reg_mr_iova ibv_reg_dmabuf_mr ibv_dereg_mr
+    ibv_reg_mr ibv_reg_mr_iova ibv_reg_dmabuf_mr ibv_reg_mr_ex ibv_dereg_mr
     ibv_create_comp_channel ibv_destroy_comp_channel ibv_get_cq_event
     ibv_create_cq ibv_create_cq_ex ibv_destroy_cq
     ibv_poll_cq ibv_req_notify_cq ibv_start_poll ibv_next_poll
     ibv_create_qp ibv_create_qp_ex ibv_modify_qp ibv_query_qp ibv_destroy_qp
     ibv_post_send ibv_post_recv ibv_wr_complete
     ibv_get_async_event
+    ibv_alloc_mw ibv_dealloc_mw ibv_bind_mw ibv_rereg_mr ibv_advise_mr ibv_alloc_null_mr
+    ibv_alloc_dm ibv_free_dm ibv_reg_dm_mr ibv_memcpy_to_dm ibv_memcpy_from_dm
+    ibv_dm_export_dmabuf_fd
+    ibv_alloc_td ibv_dealloc_td ibv_alloc_parent_domain
+    ibv_resize_cq ibv_modify_cq
+    ibv_create_ah ibv_create_ah_from_wc ibv_destroy_ah ibv_attach_mcast ibv_detach_mcast
+    ibv_create_srq ibv_create_srq_ex ibv_modify_srq ibv_query_srq ibv_destroy_srq
+    ibv_post_srq_recv ibv_get_srq_num
+    ibv_open_xrcd ibv_close_xrcd ibv_open_qp
+    ibv_set_ece ibv_query_ece ibv_modify_qp_rate_limit ibv_query_qp_data_in_order
 }
 
 impl Verb {

@@ -7,9 +7,10 @@ use std::thread;
 
 use clap::Args;
 
-use super::{boot, job, on_host, set};
+use super::{boot_with_efa, job, on_host, set};
 use crate::cache::Cache;
 use crate::channel::{CHUNK, Exit, Message};
+use crate::efa;
 use crate::error::Result;
 use crate::progress::note;
 use crate::vm::Event;
@@ -30,6 +31,9 @@ pub(crate) struct Options {
     #[arg(long)]
     memory: Option<u32>,
 
+    #[command(flatten)]
+    efa: efa::Options,
+
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
@@ -43,11 +47,12 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
 /// Runs the command; its exit code is ours, 128 plus the number for a signal, 127 if not started.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cache = Cache::open()?;
-    let mut guest = boot(&cache, &Workspace::find()?, options.memory)?;
+    let mut guest = boot_with_efa(&cache, &Workspace::find()?, options.memory, &options.efa)?;
     let mut job = job(options.command.clone());
     if let Some(host) = &options.host {
         job = on_host(host, job);
     }
+    options.efa.announce(&mut job);
     for (name, value) in &options.environment {
         set(&mut job, name, value);
     }

@@ -9,9 +9,10 @@ use clap::Args;
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr};
 
 use super::run::code_of;
-use super::{boot, job, on_host, set};
+use super::{boot_with_efa, job, on_host, set};
 use crate::cache::Cache;
 use crate::channel::Message;
+use crate::efa;
 use crate::error::{During, Error, Result};
 use crate::progress::note;
 use crate::vm::Event;
@@ -27,6 +28,9 @@ pub(crate) struct Options {
     /// Memory of the guest in MiB.
     #[arg(long)]
     memory: Option<u32>,
+
+    #[command(flatten)]
+    efa: efa::Options,
 }
 
 /// Runs a login shell in the guest, on this terminal.
@@ -37,13 +41,14 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         ));
     }
     let cache = Cache::open()?;
-    let mut guest = boot(&cache, &Workspace::find()?, options.memory)?;
+    let mut guest = boot_with_efa(&cache, &Workspace::find()?, options.memory, &options.efa)?;
     note("a shell in the guest; leave it with `exit`");
     let mut shell = job(vec!["bash".into(), "--login".into()]);
     if let Some(host) = &options.host {
         shell = on_host(host, shell);
     }
     set(&mut shell, "TERM", &std::env::var("TERM").unwrap_or_else(|_| "linux".into()));
+    options.efa.announce(&mut shell);
     let size = window_size();
     shell.terminal = Some(size);
     let number = guest.start(shell)?;

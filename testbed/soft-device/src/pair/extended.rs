@@ -9,18 +9,12 @@ use std::{
 use rdma_sys as c;
 
 use super::{
-    Creation, PairHandle, PairRef, create, queue,
+    PairHandle, PairRef,
+    local::Binding,
     work::{Payload, Request},
 };
 use crate::{
-    errno::{Outcome, object},
-    fabric::fabric,
-    handle::ContextRef,
-    memory::{Piece, Place},
-    owner_lock::Reentered,
-    region::DomainRef,
-    transfer::transfer,
-    verb::Verb,
+    errno::Outcome, fabric::fabric, owner_lock::Reentered, transfer::copy_host, verb::Verb,
 };
 
 /// The batch between `ibv_wr_start` and `ibv_wr_complete`.
@@ -32,6 +26,9 @@ pub(super) struct Building {
     most: usize,
     refused: Outcome,
 }
+
+/// The bytes of an atomic write, which need no inline capacity.
+const ATOMIC: usize = 8;
 
 /// A request of the batch, and where its data ends in the lists of the batch.
 #[derive(Debug)]
@@ -50,7 +47,7 @@ impl Building {
         Self {
             built: Vec::with_capacity(most),
             segments: Vec::with_capacity(most * length(cap.max_send_sge)),
-            inline: Vec::with_capacity(most * length(cap.max_inline_data)),
+            inline: Vec::with_capacity(most * length(cap.max_inline_data).max(ATOMIC)),
             most,
             refused: Ok(()),
         }
@@ -101,93 +98,38 @@ impl Building {
             let start = self.inline.len();
             self.inline.resize(start + length, 0);
             let room = self.inline.as_mut_ptr().wrapping_add(start).expose_provenance();
-            let from = [Piece { place: Place::Host(address.expose_provenance()), length }];
             // SAFETY: the caller vouches for the source; the target was just added to the list.
-            unsafe { transfer(&from, &[Piece { place: Place::Host(room), length }]) };
+            unsafe { copy_host(address.expose_provenance(), room, length) };
             last.payload = Payload::Inline;
             last.inline_end = self.inline.len();
         }
     }
 }
 
-/// See `ibv_create_qp_ex(3)`.
-pub(crate) unsafe extern "C" fn create_qp_ex(
-    context: *mut c::ibv_context,
-    attr: *mut c::ibv_qp_init_attr_ex,
-) -> *mut c::ibv_qp {
-    // SAFETY: the caller gives an open context.
-    let context = unsafe { ContextRef::of(context) };
-    // SAFETY: the caller gives a struct of its own.
-    let attr = unsafe { &mut *attr };
-    let known = c::IBV_QP_INIT_ATTR_PD
-        | c::IBV_QP_INIT_ATTR_CREATE_FLAGS
-        | c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
-    let given = |flag: u32| attr.comp_mask & flag != 0;
-    if attr.comp_mask & !known != 0
-        || !given(c::IBV_QP_INIT_ATTR_PD)
-        || attr.pd.is_null()
-        || (given(c::IBV_QP_INIT_ATTR_CREATE_FLAGS) && attr.create_flags != 0)
-    {
-        return object(Err(libc::EINVAL));
-    }
-    let extended = given(c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
-    let operations = if extended { attr.send_ops_flags } else { 0 };
-    if operations & !supported(attr.qp_type) != 0 {
-        return object(Err(libc::EOPNOTSUPP));
-    }
-    // SAFETY: the caller gives a live domain.
-    let pd = unsafe { DomainRef::of(attr.pd) };
-    // SAFETY: the caller gives null or a live queue.
-    let send_cq = unsafe { queue(attr.send_cq) };
-    // SAFETY: the caller gives null or a live queue.
-    let receive_cq = unsafe { queue(attr.recv_cq) };
-    let (Some(send_cq), Some(receive_cq)) = (send_cq, receive_cq) else {
-        return object(Err(libc::EINVAL));
-    };
-    let mut init = c::ibv_qp_init_attr {
-        qp_context: attr.qp_context,
-        send_cq: attr.send_cq,
-        recv_cq: attr.recv_cq,
-        srq: attr.srq,
-        cap: attr.cap,
-        qp_type: attr.qp_type,
-        sq_sig_all: attr.sq_sig_all,
-    };
-    let creation = Creation {
-        verb: Verb::ibv_create_qp_ex,
-        context,
-        pd,
-        send_cq,
-        receive_cq,
-        init: &mut init,
-        extended,
-    };
-    object(create(creation, |ex| {
-        if extended {
-            fill(ex, operations);
-        }
-    }))
-}
-
 /// The operations that a kind of pair has.
-fn supported(kind: c::ibv_qp_type) -> u64 {
+pub(super) fn supported(kind: c::ibv_qp_type) -> u64 {
+    let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let writes = c::IBV_QP_EX_WITH_RDMA_WRITE
+        | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+        | c::IBV_QP_EX_WITH_SEND_WITH_INV
+        | c::IBV_QP_EX_WITH_LOCAL_INV
+        | c::IBV_QP_EX_WITH_BIND_MW;
+    let reads = c::IBV_QP_EX_WITH_RDMA_READ
+        | c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
+        | c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | c::IBV_QP_EX_WITH_FLUSH
+        | c::IBV_QP_EX_WITH_ATOMIC_WRITE;
     let operations = match kind {
-        c::IBV_QPT_RC => {
-            c::IBV_QP_EX_WITH_SEND
-                | c::IBV_QP_EX_WITH_SEND_WITH_IMM
-                | c::IBV_QP_EX_WITH_RDMA_WRITE
-                | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-                | c::IBV_QP_EX_WITH_RDMA_READ
-                | c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-                | c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
-        }
+        c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND => sends | writes | reads,
+        c::IBV_QPT_UC => sends | writes,
+        c::IBV_QPT_UD => sends,
         _ => 0,
     };
     operations.into()
 }
 
 /// Fills the operations that were asked for; the others stay null, as in every provider.
-fn fill(ex: &mut c::ibv_qp_ex, operations: u64) {
+pub(super) fn fill(ex: &mut c::ibv_qp_ex, kind: c::ibv_qp_type, operations: u64) {
     let asked = |flag: u32| operations & u64::from(flag) != 0;
     ex.wr_start = Some(wr_start);
     ex.wr_complete = Some(wr_complete);
@@ -196,8 +138,11 @@ fn fill(ex: &mut c::ibv_qp_ex, operations: u64) {
     ex.wr_set_sge_list = Some(wr_set_sge_list);
     ex.wr_set_inline_data = Some(wr_set_inline_data);
     ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
+    ex.wr_set_ud_addr = (kind == c::IBV_QPT_UD).then_some(wr_set_ud_addr);
+    ex.wr_set_xrc_srqn = (kind == c::IBV_QPT_XRC_SEND).then_some(wr_set_xrc_srqn);
     ex.wr_send = asked(c::IBV_QP_EX_WITH_SEND).then_some(wr_send);
     ex.wr_send_imm = asked(c::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
+    ex.wr_send_inv = asked(c::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv);
     ex.wr_rdma_write = asked(c::IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write);
     ex.wr_rdma_write_imm =
         asked(c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
@@ -205,6 +150,10 @@ fn fill(ex: &mut c::ibv_qp_ex, operations: u64) {
     ex.wr_atomic_cmp_swp = asked(c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
     ex.wr_atomic_fetch_add =
         asked(c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    ex.wr_atomic_write = asked(c::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write);
+    ex.wr_flush = asked(c::IBV_QP_EX_WITH_FLUSH).then_some(wr_flush);
+    ex.wr_local_inv = asked(c::IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
+    ex.wr_bind_mw = asked(c::IBV_QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
 }
 
 /// Runs `act` on the batch of a pair, if this thread has begun one.
@@ -387,7 +336,90 @@ operations! {
     wr_rdma_write_imm(rkey: u32, remote_addr: u64, imm_data: c::__be32) = c::IBV_WR_RDMA_WRITE_WITH_IMM, { rkey: rkey, remote_address: remote_addr, immediate: imm_data };
     wr_rdma_read(rkey: u32, remote_addr: u64) = c::IBV_WR_RDMA_READ, { rkey: rkey, remote_address: remote_addr };
     wr_atomic_cmp_swp(rkey: u32, remote_addr: u64, compare: u64, swap: u64) = c::IBV_WR_ATOMIC_CMP_AND_SWP, { rkey: rkey, remote_address: remote_addr, compare_add: compare, swap: swap };
+    wr_send_inv(invalidate_rkey: u32) = c::IBV_WR_SEND_WITH_INV, { immediate: invalidate_rkey };
+    wr_local_inv(invalidate_rkey: u32) = c::IBV_WR_LOCAL_INV, { immediate: invalidate_rkey };
     wr_atomic_fetch_add(rkey: u32, remote_addr: u64, add: u64) = c::IBV_WR_ATOMIC_FETCH_AND_ADD, { rkey: rkey, remote_address: remote_addr, compare_add: add };
+}
+
+/// See `ibv_wr_post(3)`: the eight bytes are copied at once.
+unsafe extern "C" fn wr_atomic_write(
+    qp: *mut c::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    value: *const c_void,
+) {
+    let opcode = c::IBV_WR_ATOMIC_WRITE;
+    let request = Request { opcode, rkey, remote_address: remote_addr, ..Request::default() };
+    // SAFETY: the caller gives a live pair.
+    unsafe { add(qp, request) };
+    // SAFETY: the caller gives a live pair, and eight bytes.
+    unsafe { wr_set_inline_data(qp, value.cast_mut(), 8) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_flush(
+    qp: *mut c::ibv_qp_ex,
+    rkey: u32,
+    remote_addr: u64,
+    length: usize,
+    kind: u8,
+    level: u8,
+) {
+    let request = Request {
+        opcode: c::IBV_WR_FLUSH,
+        rkey,
+        remote_address: remote_addr,
+        compare_add: u64::try_from(length).unwrap_or(u64::MAX),
+        swap: u64::from(kind) | u64::from(level) << 8,
+        ..Request::default()
+    };
+    // SAFETY: the caller gives a live pair.
+    unsafe { add(qp, request) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut c::ibv_qp_ex,
+    mw: *mut c::ibv_mw,
+    rkey: u32,
+    info: *const c::ibv_mw_bind_info,
+) {
+    // SAFETY: the caller gives a readable struct.
+    let info = unsafe { &*info };
+    // SAFETY: the caller gives a live window, and a live region or null.
+    let binding = Some(unsafe { Binding::new(mw, rkey, info) });
+    let request = Request { opcode: c::IBV_WR_BIND_MW, binding, ..Request::default() };
+    // SAFETY: the caller gives a live pair.
+    unsafe { add(qp, request) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_ud_addr(
+    qp: *mut c::ibv_qp_ex,
+    ah: *mut c::ibv_ah,
+    qpn: u32,
+    qkey: u32,
+) {
+    // SAFETY: the caller gives a live address handle.
+    let vector = unsafe { fabric().vector(ah) };
+    let set = |batch: &mut Building| {
+        if let Some(last) = batch.built.last_mut() {
+            last.request = Request { vector, qpn, qkey, ..last.request };
+        }
+    };
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, set) };
+}
+
+/// See `ibv_wr_post(3)`.
+unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut c::ibv_qp_ex, srqn: u32) {
+    let set = |batch: &mut Building| {
+        if let Some(last) = batch.built.last_mut() {
+            last.request.srqn = srqn;
+        }
+    };
+    // SAFETY: the caller gives a live pair.
+    unsafe { building(qp, set) };
 }
 
 /// See `ibv_create_qp_ex(3)`: null for a pair that was made without operations.

@@ -7,7 +7,9 @@ use rdma_sys as c;
 
 use super::{PairRef, QueuePair, transition::rule};
 use crate::{
-    device::{Description, LinkLayer},
+    address::Vector,
+    async_event::Element,
+    device::Description,
     errno::{Outcome, status},
     fabric::{Fabric, fabric},
     verb::Verb,
@@ -71,13 +73,7 @@ fn check(device: &Description, pair: &QueuePair, attr: &c::ibv_qp_attr, mask: u3
         }
     }
     if given(c::IBV_QP_AV) {
-        let vector = &attr.ah_attr;
-        let port = device.port(vector.port_num).ok_or(libc::EINVAL)?;
-        let global = vector.is_global != 0;
-        let known = usize::from(vector.grh.sgid_index) < port.gids.len();
-        if (global && !known) || (!global && device.link_layer == LinkLayer::Ethernet) {
-            return Err(libc::EINVAL);
-        }
+        Vector::new(&attr.ah_attr).check(device)?;
     }
     let limits = &device.limits;
     let wrong = [
@@ -137,14 +133,27 @@ impl Fabric {
         match state {
             c::IBV_QPS_ERR => self.fail(number, None),
             c::IBV_QPS_RESET => self.reset(number),
-            _ => {
-                if let Some(pair) = self.pairs.get_mut(number) {
-                    pair.state = state;
-                }
-                self.progress(number);
-            }
+            _ => self.run_in(number, state),
         }
         self.wake();
+    }
+
+    /// Goes on in a state in which messages are sent or taken. In SQD no request is begun, and none
+    /// is ever half done, so that the send queue is drained at once.
+    fn run_in(&mut self, number: u32, state: c::ibv_qp_state) {
+        let Some(pair) = self.pairs.get_mut(number) else { return };
+        let drains = state == c::IBV_QPS_SQD && pair.state == c::IBV_QPS_RTS;
+        let tells = pair.attr.en_sqd_async_notify != 0;
+        let (context, raw) = (pair.context, pair.raw);
+        pair.state = state;
+        if drains {
+            self.stop_waiting(number);
+            if tells {
+                let element = Element::Pair(number, raw);
+                self.raise(context, c::IBV_EVENT_SQ_DRAINED, element);
+            }
+        }
+        self.progress(number);
     }
 
     fn reset(&mut self, number: u32) {
@@ -156,8 +165,9 @@ impl Fabric {
         pair.attr = c::ibv_qp_attr { cap: pair.attr.cap, ..c::ibv_qp_attr::default() };
         let (send, receive, device) = (pair.send_cq, pair.receive_cq, pair.device);
         if self.device(device).is_some_and(|each| !each.description.keeps_completions) {
-            self.sweep(send, number);
-            self.sweep(receive, number);
+            for queue in [send, receive].into_iter().flatten() {
+                self.sweep(queue, number);
+            }
         }
     }
 }

@@ -7,11 +7,14 @@ use rdma_sys as c;
 
 use super::{
     PairHandle, PairRef,
+    local::Binding,
     work::{Payload, Request},
 };
 use crate::{
+    address::Vector,
     errno::Outcome,
     fabric::{Fabric, fabric},
+    handle::Handle,
     owner_lock::Reentered,
     verb::Verb,
 };
@@ -26,6 +29,8 @@ pub(crate) unsafe extern "C" fn post_send(
     let pair = unsafe { PairRef::of(qp) };
     // SAFETY: the caller gives a live pair, and the lock is made to be shared.
     let lock = unsafe { &(*qp.cast::<PairHandle>()).lock };
+    // SAFETY: the caller gives a live pair, and no call changes this field.
+    let kind = unsafe { (*qp).qp_type };
     let mut refused = Ok(());
     let mut next = first;
     if let Err(Reentered) = lock.acquire() {
@@ -38,8 +43,8 @@ pub(crate) unsafe extern "C" fn post_send(
         while refused.is_ok() && !next.is_null() {
             // SAFETY: each request of the list is a readable struct of the caller.
             let wr = unsafe { &*next };
-            // SAFETY: the segments and inline data are as the caller promises, see ibv_post_send(3).
-            refused = unsafe { queue_one(&mut fabric, pair.number, wr) };
+            // SAFETY: the request is as the caller promises, see ibv_post_send(3).
+            refused = unsafe { queue_one(&mut fabric, pair.number, kind, wr) };
             if refused.is_ok() {
                 next = wr.next;
             }
@@ -58,7 +63,12 @@ pub(crate) unsafe extern "C" fn post_send(
 /// # Safety
 ///
 /// `wr` is a request as `ibv_post_send(3)` asks for it.
-unsafe fn queue_one(fabric: &mut Fabric, pair: u32, wr: &c::ibv_send_wr) -> Outcome {
+unsafe fn queue_one(
+    fabric: &mut Fabric,
+    pair: u32,
+    kind: c::ibv_qp_type,
+    wr: &c::ibv_send_wr,
+) -> Outcome {
     // SAFETY: the caller vouches for the list.
     let segments = unsafe { segments(wr.sg_list, wr.num_sge) }?;
     let inline = wr.send_flags & c::IBV_SEND_INLINE != 0;
@@ -72,7 +82,25 @@ unsafe fn queue_one(fabric: &mut Fabric, pair: u32, wr: &c::ibv_send_wr) -> Outc
         immediate,
         ..Request::default()
     };
+    if kind == c::IBV_QPT_XRC_SEND {
+        // SAFETY: the kind of the pair says that this member is in use; all are plain bytes.
+        request.srqn = unsafe { wr.qp_type.xrc }.remote_srqn;
+    }
     match wr.opcode {
+        _ if kind == c::IBV_QPT_UD => {
+            // SAFETY: the kind of the pair says that this member is in use; all are plain bytes.
+            let datagram = unsafe { wr.wr.ud };
+            request.qpn = datagram.remote_qpn;
+            request.qkey = datagram.remote_qkey;
+            // SAFETY: the caller gives a live address handle.
+            request.vector = unsafe { fabric.vector(datagram.ah) };
+        }
+        c::IBV_WR_BIND_MW => {
+            // SAFETY: the opcode says that this member is in use; all are plain bytes.
+            let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
+            // SAFETY: the caller gives a live window, and a live region or null.
+            request.binding = Some(unsafe { Binding::new(bind.mw, bind.rkey, &bind.bind_info) });
+        }
         c::IBV_WR_ATOMIC_CMP_AND_SWP | c::IBV_WR_ATOMIC_FETCH_AND_ADD => {
             // SAFETY: the opcode says that this member is the one in use; all are plain bytes.
             let atomic = unsafe { wr.wr.atomic };
@@ -97,7 +125,10 @@ unsafe fn queue_one(fabric: &mut Fabric, pair: u32, wr: &c::ibv_send_wr) -> Outc
 /// # Safety
 ///
 /// `list` has `count` readable entries.
-unsafe fn segments<'a>(list: *const c::ibv_sge, count: c_int) -> Outcome<&'a [c::ibv_sge]> {
+pub(crate) unsafe fn segments<'a>(
+    list: *const c::ibv_sge,
+    count: c_int,
+) -> Outcome<&'a [c::ibv_sge]> {
     let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
     if count == 0 {
         return Ok(&[]);
@@ -106,13 +137,46 @@ unsafe fn segments<'a>(list: *const c::ibv_sge, count: c_int) -> Outcome<&'a [c:
     Ok(unsafe { slice::from_raw_parts(list, count) })
 }
 
+/// Whether a kind of pair has an operation.
+fn allows(kind: c::ibv_qp_type, opcode: c::ibv_wr_opcode) -> bool {
+    match opcode {
+        c::IBV_WR_SEND | c::IBV_WR_SEND_WITH_IMM => kind != c::IBV_QPT_XRC_RECV,
+        c::IBV_WR_RDMA_WRITE
+        | c::IBV_WR_RDMA_WRITE_WITH_IMM
+        | c::IBV_WR_SEND_WITH_INV
+        | c::IBV_WR_LOCAL_INV
+        | c::IBV_WR_BIND_MW => {
+            matches!(kind, c::IBV_QPT_RC | c::IBV_QPT_UC | c::IBV_QPT_XRC_SEND)
+        }
+        c::IBV_WR_RDMA_READ
+        | c::IBV_WR_ATOMIC_CMP_AND_SWP
+        | c::IBV_WR_ATOMIC_FETCH_AND_ADD
+        | c::IBV_WR_ATOMIC_WRITE
+        | c::IBV_WR_FLUSH => matches!(kind, c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND),
+        _ => false,
+    }
+}
+
 impl Fabric {
+    /// The address in a handle.
+    ///
+    /// # Safety
+    ///
+    /// `ah` is a live address handle of this library, or null.
+    pub(super) unsafe fn vector(&self, ah: *mut c::ibv_ah) -> Option<Vector> {
+        if ah.is_null() {
+            return None;
+        }
+        // SAFETY: by the contract above.
+        Some(self.addresses.get(unsafe { Handle::number(ah) })?.vector)
+    }
+
     /// Queues one send request, if the state of the pair and its kind allow it.
     ///
     /// # Safety
     ///
     /// With inline payload, each segment is memory of the process that can be read now.
-    pub(super) unsafe fn queue_send(
+    pub(crate) unsafe fn queue_send(
         &mut self,
         number: u32,
         request: Request,
@@ -122,21 +186,13 @@ impl Fabric {
         let pair = self.pairs.get_mut(number).ok_or(libc::EINVAL)?;
         let ready =
             matches!(pair.state, c::IBV_QPS_RTS | c::IBV_QPS_SQD | c::IBV_QPS_SQE | c::IBV_QPS_ERR);
-        let known = matches!(
-            request.opcode,
-            c::IBV_WR_SEND
-                | c::IBV_WR_SEND_WITH_IMM
-                | c::IBV_WR_RDMA_WRITE
-                | c::IBV_WR_RDMA_WRITE_WITH_IMM
-                | c::IBV_WR_RDMA_READ
-                | c::IBV_WR_ATOMIC_CMP_AND_SWP
-                | c::IBV_WR_ATOMIC_FETCH_AND_ADD
-        );
+        let known = allows(pair.kind, request.opcode);
+        let addressed = pair.kind != c::IBV_QPT_UD || request.vector.is_some();
         let brings_data = matches!(
             request.opcode,
             c::IBV_WR_RDMA_READ | c::IBV_WR_ATOMIC_CMP_AND_SWP | c::IBV_WR_ATOMIC_FETCH_AND_ADD
         );
-        if !ready || !known || (brings_data && payload == Payload::Inline) {
+        if !ready || !known || !addressed || (brings_data && payload == Payload::Inline) {
             return Err(libc::EINVAL);
         }
         // SAFETY: the caller vouches for inline data.
@@ -146,7 +202,7 @@ impl Fabric {
     /// Queues one receive, from the state INIT on.
     fn queue_receive(&mut self, number: u32, wr_id: u64, segments: &[c::ibv_sge]) -> Outcome {
         let pair = self.pairs.get_mut(number).ok_or(libc::EINVAL)?;
-        if pair.state == c::IBV_QPS_RESET {
+        if pair.state == c::IBV_QPS_RESET || pair.srq.is_some() {
             return Err(libc::EINVAL);
         }
         pair.receive.push(wr_id, segments)

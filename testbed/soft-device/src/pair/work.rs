@@ -5,10 +5,12 @@
 
 use rdma_sys as c;
 
+use super::local::Binding;
 use crate::{
+    address::Vector,
     errno::Outcome,
     memory::{Piece, Place},
-    transfer::transfer,
+    transfer::copy_host,
 };
 
 /// A send request, without its segments.
@@ -23,6 +25,14 @@ pub(crate) struct Request {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    /// Where a datagram goes.
+    pub(crate) vector: Option<Vector>,
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+    /// The shared receive queue that an XRC message is for.
+    pub(crate) srqn: u32,
+    /// What a memory window is to be bound to.
+    pub(crate) binding: Option<Binding>,
 }
 
 /// A request in its place, with what it has of segments or inline data.
@@ -40,7 +50,9 @@ pub(crate) struct SendQueue {
     segments: Box<[c::ibv_sge]>,
     inline: Box<[u8]>,
     max_sge: usize,
+    /// Bytes that each place has room for, and that a request may bring.
     max_inline: usize,
+    most_inline: usize,
     posted: u64,
     executed: u64,
     freed: u64,
@@ -67,13 +79,15 @@ fn ring(position: u64, places: usize) -> usize {
 impl SendQueue {
     pub(crate) fn new(cap: &c::ibv_qp_cap) -> Self {
         let (places, max_sge) = (length(cap.max_send_wr), length(cap.max_send_sge));
-        let max_inline = length(cap.max_inline_data);
+        // An atomic write brings its eight bytes along, whatever the capacity.
+        let max_inline = length(cap.max_inline_data).max(8);
         Self {
             requests: vec![Entry::default(); places].into(),
             segments: vec![c::ibv_sge::default(); places * max_sge].into(),
             inline: vec![0; places * max_inline].into(),
             max_sge,
             max_inline,
+            most_inline: length(cap.max_inline_data),
             posted: 0,
             executed: 0,
             freed: 0,
@@ -108,18 +122,19 @@ impl SendQueue {
             }
             Payload::Inline => {
                 let total: usize = segments.iter().map(|segment| length(segment.length)).sum();
-                if total > self.max_inline {
+                let most =
+                    if request.opcode == c::IBV_WR_ATOMIC_WRITE { 8 } else { self.most_inline };
+                if total > most {
                     return Err(libc::EINVAL);
                 }
                 let mut to = place * self.max_inline;
                 for segment in segments {
                     let bytes = length(segment.length);
                     let room = self.inline.get_mut(to..to + bytes).ok_or(libc::EINVAL)?;
-                    let target = Place::Host(room.as_mut_ptr().expose_provenance());
+                    let target = room.as_mut_ptr().expose_provenance();
                     let source = usize::try_from(segment.addr).map_err(|_| libc::EINVAL)?;
-                    let from = [Piece { place: Place::Host(source), length: bytes }];
                     // SAFETY: the caller vouches for the source, and the target is `room`.
-                    unsafe { transfer(&from, &[Piece { place: target, length: bytes }]) };
+                    unsafe { copy_host(source, target, bytes) };
                     to += bytes;
                 }
                 Some(total)
@@ -239,6 +254,11 @@ impl ReceiveQueue {
     /// Uses the oldest place up.
     pub(crate) fn advance(&mut self) {
         self.taken += 1;
+    }
+
+    /// How many places are unused.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.posted - self.taken
     }
 
     /// Frees one place, whose completion was polled.

@@ -3,10 +3,20 @@
 #[cfg(test)]
 mod control;
 #[cfg(test)]
+mod datagrams;
+#[cfg(test)]
+mod engine;
+#[cfg(test)]
 mod events;
+#[cfg(test)]
+mod memory;
 #[cfg(test)]
 mod objects;
 #[cfg(test)]
 mod reliable;
 #[cfg(test)]
+mod shared;
+#[cfg(test)]
 mod support;
+#[cfg(test)]
+mod windows;

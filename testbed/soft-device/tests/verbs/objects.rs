@@ -111,15 +111,16 @@ fn the_state_decides_what_can_be_posted() {
 #[test]
 fn functions_that_were_not_asked_for_are_null() {
     let device = SoftDevice::new();
-    let side = Side::new(&device, Options { extended: true, ..Options::default() });
+    let kind = c::IBV_QPT_UC;
+    let side = Side::new(&device, Options { extended: true, kind, ..Options::default() });
     let queue: *mut c::ibv_cq_ex = side.send_cq.cast();
     unsafe {
         assert!((*queue).read_imm_data.is_some());
     }
     assert!(unsafe { (*queue).read_completion_ts }.is_none());
     let qp = unsafe { call!(ibv_qp_to_qp_ex(side.qp)) };
-    assert!(unsafe { (*qp).wr_rdma_read }.is_some());
-    assert!(unsafe { (*qp).wr_flush }.is_none());
+    assert!(unsafe { (*qp).wr_rdma_write }.is_some());
+    assert!(unsafe { (*qp).wr_rdma_read }.is_none());
     let classic = Side::new(&device, Options::default());
     assert!(unsafe { call!(ibv_qp_to_qp_ex(classic.qp)) }.is_null());
 

@@ -67,6 +67,8 @@ pub(crate) struct Options {
     pub(crate) wc_flags: u32,
     pub(crate) access: u32,
     pub(crate) memory: usize,
+    pub(crate) kind: c::ibv_qp_type,
+    pub(crate) srq: *mut c::ibv_srq,
 }
 
 impl Default for Options {
@@ -86,6 +88,8 @@ impl Default for Options {
             wc_flags: c::IBV_WC_STANDARD_FLAGS,
             access: ALL,
             memory: 4096,
+            kind: c::IBV_QPT_RC,
+            srq: ptr::null_mut(),
         }
     }
 }
@@ -225,7 +229,31 @@ impl Side {
                     c::IBV_WR_ATOMIC_FETCH_AND_ADD => {
                         c::ibv_wr_atomic_fetch_add(qp, key, address, work.compare_add);
                     }
+                    c::IBV_WR_SEND_WITH_INV => c::ibv_wr_send_inv(qp, work.immediate),
+                    c::IBV_WR_LOCAL_INV => {
+                        c::ibv_wr_local_inv(qp, work.immediate);
+                        continue;
+                    }
+                    c::IBV_WR_BIND_MW => {
+                        let (mw, info) = work.bind.unwrap();
+                        c::ibv_wr_bind_mw(qp, mw, key, &raw const info);
+                        continue;
+                    }
+                    c::IBV_WR_FLUSH => {
+                        let length = usize::try_from(work.compare_add).unwrap();
+                        let kind = u8::try_from(c::IBV_FLUSH_GLOBAL).unwrap();
+                        c::ibv_wr_flush(qp, key, address, length, kind, 0);
+                        continue;
+                    }
+                    c::IBV_WR_ATOMIC_WRITE => {
+                        let value = work.compare_add;
+                        c::ibv_wr_atomic_write(qp, key, address, (&raw const value).cast());
+                        continue;
+                    }
                     other => panic!("no operation {other}"),
+                }
+                if !work.ah.is_null() {
+                    c::ibv_wr_set_ud_addr(qp, work.ah, work.qpn, work.qkey);
                 }
                 if work.flags & c::IBV_SEND_INLINE != 0 {
                     let buffers: Vec<_> = work
@@ -321,20 +349,30 @@ pub(crate) fn create_pair(
     recv_cq: *mut c::ibv_cq,
     options: Options,
 ) -> *mut c::ibv_qp {
-    let operations = c::IBV_QP_EX_WITH_SEND
-        | c::IBV_QP_EX_WITH_SEND_WITH_IMM
-        | c::IBV_QP_EX_WITH_RDMA_WRITE
+    let sends = c::IBV_QP_EX_WITH_SEND | c::IBV_QP_EX_WITH_SEND_WITH_IMM;
+    let writes = c::IBV_QP_EX_WITH_RDMA_WRITE
         | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
-        | c::IBV_QP_EX_WITH_RDMA_READ
+        | c::IBV_QP_EX_WITH_SEND_WITH_INV
+        | c::IBV_QP_EX_WITH_LOCAL_INV
+        | c::IBV_QP_EX_WITH_BIND_MW;
+    let reads = c::IBV_QP_EX_WITH_RDMA_READ
         | c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP
-        | c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
-    let (cap, qp_type) = (options.cap, c::IBV_QPT_RC);
+        | c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD
+        | c::IBV_QP_EX_WITH_ATOMIC_WRITE
+        | c::IBV_QP_EX_WITH_FLUSH;
+    let operations = match options.kind {
+        c::IBV_QPT_UD => sends,
+        c::IBV_QPT_UC => sends | writes,
+        _ => sends | writes | reads,
+    };
+    let (cap, qp_type, srq) = (options.cap, options.kind, options.srq);
     let sq_sig_all = c_int::from(options.signals_all);
     unsafe {
         if options.extended {
             let mut attr = c::ibv_qp_init_attr_ex {
                 send_cq,
                 recv_cq,
+                srq,
                 cap,
                 qp_type,
                 sq_sig_all,
@@ -348,6 +386,7 @@ pub(crate) fn create_pair(
             let mut attr = c::ibv_qp_init_attr {
                 send_cq,
                 recv_cq,
+                srq,
                 cap,
                 qp_type,
                 sq_sig_all,
@@ -452,6 +491,10 @@ pub(crate) struct Work<'a> {
     pub(crate) rkey: u32,
     pub(crate) compare_add: u64,
     pub(crate) swap: u64,
+    pub(crate) ah: *mut c::ibv_ah,
+    pub(crate) qpn: u32,
+    pub(crate) qkey: u32,
+    pub(crate) bind: Option<(*mut c::ibv_mw, c::ibv_mw_bind_info)>,
 }
 
 impl<'a> Work<'a> {
@@ -466,6 +509,10 @@ impl<'a> Work<'a> {
             rkey: 0,
             compare_add: 0,
             swap: 0,
+            ah: ptr::null_mut(),
+            qpn: 0,
+            qkey: 0,
+            bind: None,
         }
     }
 
@@ -481,6 +528,11 @@ impl<'a> Work<'a> {
         Self { immediate: immediate.to_be(), ..self }
     }
 
+    /// Addressed to a datagram pair.
+    pub(crate) fn datagram(self, ah: *mut c::ibv_ah, qpn: u32, qkey: u32) -> Self {
+        Self { ah, qpn, qkey, ..self }
+    }
+
     fn in_c(&self) -> c::ibv_send_wr {
         let mut wr = c::ibv_send_wr {
             wr_id: self.id,
@@ -491,8 +543,18 @@ impl<'a> Work<'a> {
             ..Default::default()
         };
         wr.__bindgen_anon_1.imm_data = self.immediate;
+        if let Some((mw, bind_info)) = self.bind {
+            wr.__bindgen_anon_2.bind_mw =
+                c::ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey: self.rkey, bind_info };
+        }
         let atomic = [c::IBV_WR_ATOMIC_CMP_AND_SWP, c::IBV_WR_ATOMIC_FETCH_AND_ADD];
-        if atomic.contains(&self.opcode) {
+        if !self.ah.is_null() {
+            wr.wr.ud = c::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
+                ah: self.ah,
+                remote_qpn: self.qpn,
+                remote_qkey: self.qkey,
+            };
+        } else if atomic.contains(&self.opcode) {
             wr.wr.atomic = c::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
                 remote_addr: self.remote,
                 rkey: self.rkey,

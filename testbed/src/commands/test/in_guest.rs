@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use super::board::Board;
 use super::{Plan, title};
 use crate::cache::Cache;
-use crate::commands::{boot, job, set};
+use crate::commands::{boot_with_efa, job, set};
+use crate::efa;
 use crate::error::{Result, chain};
 use crate::vm::{Finished, Guest, Limits};
 use crate::workspace::Program;
@@ -17,7 +18,8 @@ const SILENCE: Duration = Duration::from_secs(240);
 /// Objects of programs that just ended may take a moment to go.
 const SETTLING: Duration = Duration::from_secs(10);
 
-/// Runs the programs one after the other in one guest. A guest that broke is replaced by a new one.
+/// Runs the programs one after the other, in one guest as long as they need the same devices. A guest
+/// that broke is replaced by a new one.
 pub(super) fn run_programs(
     plan: &Plan<'_>,
     programs: &[Program],
@@ -27,9 +29,13 @@ pub(super) fn run_programs(
     let mut guest: Option<Watched> = None;
     for (index, program) in programs.iter().enumerate() {
         let title = format!("{} (in the guest)", title(plan.workspace, program));
-        let watched = match guest.take() {
+        let package = plan.workspace.packages.get(program.package);
+        let efa = package
+            .map(|package| efa::Options::of_test(&program.target, &package.folder))
+            .unwrap_or_default();
+        let watched = match guest.take().filter(|watched| watched.efa == efa) {
             Some(watched) => watched,
-            None => match Watched::boot(plan, cache) {
+            None => match Watched::boot(plan, cache, efa) {
                 Ok(watched) => watched,
                 Err(error) => {
                     let count = programs.len() - index;
@@ -60,6 +66,7 @@ fn run_program(
         job.directory = package.folder.display().to_string();
         job.environment.extend(package.environment.iter().cloned());
     }
+    watched.efa.announce(&mut job);
     for (name, value) in &plan.environment {
         set(&mut job, name, value);
     }
@@ -95,15 +102,17 @@ fn run_program(
 #[derive(Debug)]
 struct Watched {
     guest: Guest,
+    /// The EFA devices that it has.
+    efa: efa::Options,
     resources: String,
 }
 
 impl Watched {
-    fn boot(plan: &Plan<'_>, cache: &Cache) -> Result<Self> {
-        let mut guest = boot(cache, plan.workspace, plan.memory)?;
+    fn boot(plan: &Plan<'_>, cache: &Cache, efa: efa::Options) -> Result<Self> {
+        let mut guest = boot_with_efa(cache, plan.workspace, plan.memory, &efa)?;
         let resources = query(&mut guest, &["rdma", "resource", "show"])?;
         query(&mut guest, &["dmesg", "--clear"])?;
-        Ok(Self { guest, resources })
+        Ok(Self { guest, efa, resources })
     }
 
     /// What is wrong since the last look: RDMA objects left behind, warnings of the kernel.

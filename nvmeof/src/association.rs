@@ -1,0 +1,265 @@
+//! Bringing a controller up: from the admin queue's Connect to I/O queues that are ready.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    CommandSet, Error, Options, Result,
+    session::{self, Identity},
+    sync_queue::SyncQueue,
+    transport::{Channel, ChannelParameters, Transport},
+    wire::{
+        admin::{self, IDENTIFY_BYTES, IdentifyStructure},
+        fabrics::{self, ConnectData},
+        features::{EventConfiguration, Feature, QueueCounts, set_feature},
+        identify::IdentifyController,
+        property::{Capabilities, Configuration, ControllerStatus, Property, Version},
+    },
+};
+
+/// Entries of every admin queue: the most that any target has to take.
+const ADMIN_ENTRIES: u16 = 32;
+
+/// The most in-capsule data used: more would take memory for every command of every queue.
+const MAX_IN_CAPSULE: u64 = 16 * 1024;
+
+/// A controller that is up.
+#[derive(Debug)]
+pub(crate) struct Association {
+    pub(crate) admin: SyncQueue,
+    pub(crate) channels: Vec<Box<dyn Channel>>,
+    pub(crate) limits: Limits,
+    pub(crate) identify: IdentifyController,
+}
+
+/// What this association can do; another one, with the same target, may differ.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// The controller's identifier.
+    pub(crate) controller_id: u16,
+    /// The version of the specification that the controller follows.
+    pub(crate) version: Version,
+    /// The most bytes of one command.
+    pub(crate) max_transfer: u32,
+    /// Bytes of data that fit into a command capsule.
+    pub(crate) in_capsule_bytes: usize,
+    /// Entries of each I/O queue.
+    pub(crate) queue_entries: u16,
+    /// Whether addresses and lengths have to be multiples of four.
+    pub(crate) dword_aligned: bool,
+    /// The three delays that a status can ask for before a retry.
+    pub(crate) retry_delays: [Duration; 3],
+}
+
+/// Connects and brings the controller up.
+pub(crate) fn establish(
+    transport: &dyn Transport,
+    identity: &Identity,
+    options: &Options,
+) -> Result<Association> {
+    let parameters = ChannelParameters {
+        queue: 0,
+        entries: ADMIN_ENTRIES,
+        in_capsule_bytes: 0,
+        timeout: options.connect_timeout,
+    };
+    let keep_alive = options.keep_alive.unwrap_or(Duration::ZERO);
+    let (mut admin, controller_id) = session::open(
+        transport,
+        &parameters,
+        identity,
+        ConnectData::ANY_CONTROLLER,
+        keep_alive,
+        options.connect_timeout,
+    )?;
+    let capabilities = Capabilities(get(&mut admin, Property::CAPABILITIES)?);
+    let version = Version(low_half(get(&mut admin, Property::VERSION)?));
+    let is_discovery = identity.subsystem.is_discovery();
+    if !is_discovery && !capabilities.has_nvm_command_set() {
+        return Err(Error::Unsupported {
+            what: "this controller",
+            reason: "it does not have the NVM command set",
+        });
+    }
+    enable(&mut admin, capabilities)?;
+
+    let page = session::fetch(
+        transport,
+        &mut admin,
+        "identify controller",
+        admin::identify(IdentifyStructure::CONTROLLER, 0),
+        IDENTIFY_BYTES,
+    )?;
+    let identify = IdentifyController::parse(&page)?;
+    if !identify.sgl_support.has_sgl() || !identify.sgl_support.has_keyed() {
+        return Err(Error::Unsupported {
+            what: "this controller",
+            reason: "it does not understand keyed data blocks, without which nothing moves over \
+                     RDMA",
+        });
+    }
+    let limits = limits(controller_id, version, capabilities, &identify, options);
+    start_signs_of_life(&mut admin, &identify, options.keep_alive)?;
+
+    let channels = match identify.controller_type {
+        // 2 and 3: discovery and administrative controllers have no I/O queues.
+        0 | 1 if !is_discovery => open_queues(transport, identity, options, &mut admin, &limits)?,
+        _ => Vec::new(),
+    };
+    Ok(Association { admin, channels, limits, identify })
+}
+
+/// Tells the controller that it is not needed any more, and waits for it a while.
+pub(crate) fn shut_down(admin: &mut SyncQueue, wait: Duration) -> Result<()> {
+    let configuration = Configuration::enabled(4096).normal_shutdown();
+    set(admin, Property::CONFIGURATION, u64::from(configuration.0))?;
+    let deadline = Instant::now() + wait;
+    while Instant::now() < deadline {
+        let status = ControllerStatus(low_half(get(admin, Property::STATUS)?));
+        if status.is_shutdown_complete() || status.is_fatal() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Ok(())
+}
+
+fn enable(admin: &mut SyncQueue, capabilities: Capabilities) -> Result<()> {
+    // Targets that say zero mean "at once", which a busy machine need not keep.
+    let patience = capabilities.timeout().max(Duration::from_secs(1));
+    let configuration = Configuration::enabled(capabilities.min_page_size());
+    set(admin, Property::CONFIGURATION, u64::from(configuration.0))?;
+    let deadline = Instant::now() + patience;
+    loop {
+        let status = ControllerStatus(low_half(get(admin, Property::STATUS)?));
+        if status.is_fatal() {
+            return Err(Error::ControllerFailed { condition: "reported a fatal error" });
+        }
+        if status.is_ready() {
+            return Ok(());
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::ControllerFailed {
+                condition: "did not become ready within the time that it names",
+            });
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn limits(
+    controller_id: u16,
+    version: Version,
+    capabilities: Capabilities,
+    identify: &IdentifyController,
+    options: &Options,
+) -> Limits {
+    let max_transfer = identify
+        .max_transfer_bytes(capabilities.min_page_size())
+        .map_or(u32::MAX, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX))
+        .min(options.max_transfer);
+    let in_capsule = options.in_capsule_data
+        && identify.sgl_support.has_offset()
+        && identify.in_capsule_offset_units == 0;
+    let in_capsule_bytes =
+        if in_capsule { identify.in_capsule_bytes().min(MAX_IN_CAPSULE) } else { 0 };
+    let most_entries = u16::try_from(capabilities.max_queue_entries()).unwrap_or(u16::MAX);
+    let outstanding = match identify.max_outstanding_commands {
+        0 => u16::MAX,
+        most => most,
+    };
+    Limits {
+        controller_id,
+        version,
+        max_transfer,
+        in_capsule_bytes: usize::try_from(in_capsule_bytes).unwrap_or(0),
+        queue_entries: options.queue_entries.min(most_entries).min(outstanding).max(2),
+        dword_aligned: identify.sgl_support.needs_dword_alignment(),
+        retry_delays: identify
+            .retry_delays
+            .map(|units| Duration::from_millis(100).saturating_mul(u32::from(units))),
+    }
+}
+
+/// Turns on events and keep-alives, as far as the controller has them.
+fn start_signs_of_life(
+    admin: &mut SyncQueue,
+    identify: &IdentifyController,
+    keep_alive: Option<Duration>,
+) -> Result<()> {
+    let wanted = EventConfiguration::NAMESPACE_CHANGED
+        | EventConfiguration::FIRMWARE_ACTIVATION
+        | EventConfiguration::ASYMMETRIC_ACCESS
+        | EventConfiguration::DISCOVERY_LOG;
+    let events = identify.events & wanted;
+    if !events.is_empty() {
+        let command = set_feature(Feature::ASYNCHRONOUS_EVENT_CONFIGURATION, events.bits());
+        admin.execute("set asynchronous event configuration", CommandSet::Admin, command)?;
+        admin.request_events()?;
+    }
+    if let Some(time) = keep_alive {
+        if identify.keep_alive_granularity == 0 {
+            log::info!("the controller has no keep-alive; a silent loss will not be noticed");
+        } else {
+            admin.keep_alive_every(time / 2);
+        }
+    }
+    Ok(())
+}
+
+fn open_queues(
+    transport: &dyn Transport,
+    identity: &Identity,
+    options: &Options,
+    admin: &mut SyncQueue,
+    limits: &Limits,
+) -> Result<Vec<Box<dyn Channel>>> {
+    if options.io_queues == 0 {
+        return Ok(Vec::new());
+    }
+    let wanted = QueueCounts::both(options.io_queues);
+    let command = set_feature(Feature::NUMBER_OF_QUEUES, wanted.to_dword());
+    let completion = admin.execute("set number of queues", CommandSet::Admin, command)?;
+    let granted = QueueCounts::from_dword(completion.dword0()).pairs();
+    let count = u32::from(options.io_queues).min(granted);
+    if count < u32::from(options.io_queues) {
+        log::info!("the target grants {count} of {} I/O queues", options.io_queues);
+    }
+    (1..=u16::try_from(count).unwrap_or(u16::MAX))
+        .map(|queue| {
+            let parameters = ChannelParameters {
+                queue,
+                entries: limits.queue_entries,
+                in_capsule_bytes: limits.in_capsule_bytes,
+                timeout: options.connect_timeout,
+            };
+            let (queue, _) = session::open(
+                transport,
+                &parameters,
+                identity,
+                limits.controller_id,
+                Duration::ZERO,
+                options.connect_timeout,
+            )?;
+            admin.drive()?;
+            Ok(queue.into_channel())
+        })
+        .collect()
+}
+
+fn get(admin: &mut SyncQueue, property: Property) -> Result<u64> {
+    let command = fabrics::property_get(property);
+    Ok(admin.execute("property get", CommandSet::Fabrics, command)?.result)
+}
+
+fn set(admin: &mut SyncQueue, property: Property, value: u64) -> Result<()> {
+    let command = fabrics::property_set(property, value);
+    admin.execute("property set", CommandSet::Fabrics, command).map(|_| ())
+}
+
+fn low_half(value: u64) -> u32 {
+    let [a, b, c, d, ..] = value.to_le_bytes();
+    u32::from_le_bytes([a, b, c, d])
+}

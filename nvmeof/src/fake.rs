@@ -1,0 +1,734 @@
+//! A target in memory, behind the transport trait: it stores blocks, and misbehaves when told to.
+#![expect(
+    clippy::unwrap_in_result,
+    clippy::panic_in_result_fn,
+    reason = "a test double stops at what no test expects"
+)]
+
+use std::{
+    collections::{HashMap, VecDeque},
+    os::fd::BorrowedFd,
+    sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
+    time::Duration,
+};
+
+use crate::{
+    Buffer, Error, Memory, Nqn, Result, Status, StatusType,
+    auth::verifier::Verifier,
+    memory::HostMemory,
+    transport::{Channel, ChannelParameters, Response, Transport, Waiter},
+    wire::{
+        Command, Completion, Descriptor,
+        admin::{self, IdentifyStructure, LogPage},
+        auth::HostMessage,
+        block_format::{BlockFormat, ProtectionType},
+        command::Opcode,
+        discovery::{DiscoveryEntry, DiscoveryHeader},
+        fabrics::{self, Connect, ConnectData, ConnectResult, FabricsType},
+        features::{EventConfiguration, Feature, QueueCounts},
+        identify::{IdentifyController, OptionalCommands, SglSupport},
+        identify_namespace::{
+            IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
+        },
+        nvm::{self, BlockCommand, Range},
+        property::{Configuration, Property, Version},
+    },
+};
+
+/// The target; clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct FakeTarget(Arc<Mutex<Target>>);
+
+/// What the next I/O command meets instead of a proper answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Misbehaviour {
+    /// The completion names a command that was never sent.
+    WrongCommandId,
+    /// The response capsule has too few bytes.
+    ShortCapsule,
+    /// The response capsule has too many.
+    LongCapsule,
+    /// The completion comes twice.
+    Repeat,
+    /// The submission queue head is outside the queue.
+    BadHead,
+    /// No answer at all.
+    Silence,
+    /// The command is not carried out, and ends so.
+    Refuse(Status),
+    /// The command is carried out, and the connection is cut before the answer.
+    CutAfter,
+    /// The connection is cut before the command is carried out.
+    CutBefore,
+}
+
+#[derive(Debug)]
+pub(crate) struct Target {
+    pub(crate) identify: IdentifyController,
+    pub(crate) namespace: IdentifyNamespace,
+    pub(crate) capabilities: u64,
+    /// CSTS after it was enabled.
+    pub(crate) status: u32,
+    pub(crate) queues: u16,
+    pub(crate) storage: Vec<u8>,
+    pub(crate) misbehaviours: VecDeque<Misbehaviour>,
+    pub(crate) verifier: Option<Verifier>,
+    pub(crate) discovery: Vec<DiscoveryEntry>,
+    /// Connections are refused while this is set.
+    pub(crate) is_away: bool,
+    /// Whether Abort ends commands that were met by silence.
+    pub(crate) aborts: bool,
+    /// Commands seen: opcode and, for I/O commands, blocks. Connects and the like are not kept.
+    pub(crate) seen: Vec<(Opcode, u32)>,
+    /// Bytes of I/O data that came inside capsules.
+    pub(crate) in_capsule_bytes: usize,
+    pub(crate) keep_alives: usize,
+    pub(crate) most_in_flight: usize,
+    /// I/O commands are answered only when this many are waiting, if it is not 0.
+    pub(crate) batch: usize,
+    regions: HashMap<u32, Weak<Region>>,
+    next_key: u32,
+    next_controller: u16,
+    links: Vec<Weak<Link>>,
+}
+
+/// One channel as both ends see it.
+#[derive(Debug)]
+struct Link {
+    queue: u16,
+    entries: u16,
+    state: Mutex<LinkState>,
+    arrived: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct LinkState {
+    is_cut: bool,
+    responses: VecDeque<Response>,
+    /// Commands met by silence, and event requests.
+    silent: Vec<u16>,
+    event_requests: Vec<u16>,
+    held: Vec<(Command, Vec<u8>)>,
+    head: u16,
+    is_shut_down: bool,
+    authentication: Option<Vec<u8>>,
+}
+
+#[derive(Debug)]
+struct Region {
+    address: u64,
+    key: u32,
+    bytes: Mutex<Vec<u8>>,
+}
+
+impl FakeTarget {
+    /// A target with one namespace of so many blocks of 512 bytes.
+    pub(crate) fn new(blocks: u64) -> Self {
+        Self(Arc::new(Mutex::new(Target {
+            identify: identify(),
+            namespace: namespace(blocks, 9, 0, ProtectionType::NONE),
+            // 128 entries, 7.5 seconds, NVM command set.
+            capabilities: 127 | 1 << 16 | 15 << 24 | 1 << 37,
+            status: 1,
+            queues: 8,
+            storage: vec![0; usize::try_from(blocks).unwrap() * 512],
+            misbehaviours: VecDeque::new(),
+            verifier: None,
+            discovery: Vec::new(),
+            is_away: false,
+            aborts: true,
+            seen: Vec::new(),
+            in_capsule_bytes: 0,
+            keep_alives: 0,
+            most_in_flight: 0,
+            batch: 0,
+            regions: HashMap::new(),
+            next_key: 100,
+            next_controller: 1,
+            links: Vec::new(),
+        })))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Target> {
+        self.0.lock().unwrap()
+    }
+
+    pub(crate) fn transport(&self) -> Arc<dyn Transport> {
+        Arc::new(self.clone())
+    }
+
+    /// The next I/O commands meet these.
+    pub(crate) fn misbehave(&self, how: impl IntoIterator<Item = Misbehaviour>) {
+        self.lock().misbehaviours.extend(how);
+    }
+
+    /// Cuts all connections.
+    pub(crate) fn cut(&self) {
+        let links = std::mem::take(&mut self.lock().links);
+        for link in links.iter().filter_map(Weak::upgrade) {
+            link.cut();
+        }
+    }
+
+    /// Cuts all connections and refuses new ones until [`FakeTarget::come_back`].
+    pub(crate) fn go_away(&self) {
+        self.lock().is_away = true;
+        self.cut();
+    }
+
+    pub(crate) fn come_back(&self) {
+        self.lock().is_away = false;
+    }
+
+    /// Completes one event request of each admin queue.
+    pub(crate) fn report_event(&self, dword: u32) {
+        let links = self.lock().links.clone();
+        for link in links.iter().filter_map(Weak::upgrade).filter(|link| link.queue == 0) {
+            let id = link.state.lock().unwrap().event_requests.pop();
+            if let Some(id) = id {
+                link.respond(id, u64::from(dword), Status::SUCCESS);
+            }
+        }
+    }
+
+    /// How often a command with this opcode reached an I/O queue.
+    pub(crate) fn count(&self, opcode: Opcode) -> usize {
+        self.lock().seen.iter().filter(|(seen, _)| *seen == opcode).count()
+    }
+}
+
+impl Transport for FakeTarget {
+    fn open(&self, parameters: &ChannelParameters) -> Result<Box<dyn Channel>> {
+        let mut target = self.lock();
+        if target.is_away {
+            return Err(lost(parameters.queue));
+        }
+        let link = Arc::new(Link {
+            queue: parameters.queue,
+            entries: parameters.entries,
+            state: Mutex::default(),
+            arrived: Condvar::new(),
+        });
+        target.links.push(Arc::downgrade(&link));
+        Ok(Box::new(FakeChannel { target: Arc::clone(&self.0), link, sent: Vec::new() }))
+    }
+
+    fn allocate(&self, length: usize) -> Result<Buffer> {
+        let mut target = self.lock();
+        target.next_key += 1;
+        let key = target.next_key;
+        let address = u64::from(key) << 32;
+        let region = Arc::new(Region { address, key, bytes: Mutex::new(vec![0; length]) });
+        target.regions.insert(key, Arc::downgrade(&region));
+        Ok(Buffer::new(Box::new(FakeMemory(region))))
+    }
+}
+
+#[derive(Debug)]
+struct FakeMemory(Arc<Region>);
+
+impl Memory for FakeMemory {
+    fn address(&self) -> u64 {
+        self.0.address
+    }
+
+    fn remote_key(&self) -> u32 {
+        self.0.key
+    }
+
+    fn length(&self) -> usize {
+        self.0.bytes.lock().unwrap().len()
+    }
+
+    fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
+        let bytes = self.0.bytes.lock().unwrap();
+        let Some(from) = bytes.get(offset..).and_then(|rest| rest.get(..into.len())) else {
+            return false;
+        };
+        into.copy_from_slice(from);
+        true
+    }
+}
+
+impl HostMemory for FakeMemory {
+    fn copy_from(&self, offset: usize, from: &[u8]) -> bool {
+        let mut bytes = self.0.bytes.lock().unwrap();
+        let Some(into) = bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len())) else {
+            return false;
+        };
+        into.copy_from_slice(from);
+        true
+    }
+}
+
+#[derive(Debug)]
+struct FakeChannel {
+    target: Arc<Mutex<Target>>,
+    link: Arc<Link>,
+    sent: Vec<(Command, Vec<u8>)>,
+}
+
+impl Channel for FakeChannel {
+    fn send(&mut self, place: u16, command: &Command, data: &[u8]) -> Result<()> {
+        assert!(place < self.link.entries, "a place outside the queue");
+        self.link.check()?;
+        self.sent.push((*command, data.to_vec()));
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.link.check()?;
+        let sent = std::mem::take(&mut self.sent);
+        let mut target = self.target.lock().unwrap();
+        for (command, data) in sent {
+            target.take(&self.link, command, data);
+        }
+        Ok(())
+    }
+
+    fn poll(&mut self) -> Result<Option<Response>> {
+        let response = self.link.state.lock().unwrap().responses.pop_front();
+        // What arrived before a cut is still there, as completions of a real queue are.
+        match response {
+            Some(response) => Ok(Some(response)),
+            None => self.link.check().map(|()| None),
+        }
+    }
+
+    fn arm(&mut self) -> Result<Arc<dyn Waiter>> {
+        self.link.check()?;
+        let waiter: Arc<dyn Waiter> = self.link.clone();
+        Ok(waiter)
+    }
+}
+
+impl Drop for FakeChannel {
+    fn drop(&mut self) {
+        self.link.cut();
+    }
+}
+
+impl Waiter for Link {
+    fn wait(&self, at_most: Duration) -> Result<()> {
+        let state = self.state.lock().unwrap();
+        if state.responses.is_empty() && !state.is_cut {
+            drop(self.arrived.wait_timeout(state, at_most).unwrap());
+        }
+        Ok(())
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+}
+
+impl Link {
+    fn check(&self) -> Result<()> {
+        if self.state.lock().unwrap().is_cut { Err(lost(self.queue)) } else { Ok(()) }
+    }
+
+    fn cut(&self) {
+        self.state.lock().unwrap().is_cut = true;
+        self.arrived.notify_all();
+    }
+
+    fn respond(&self, command_id: u16, result: u64, status: Status) {
+        let submission_queue_head = {
+            let mut state = self.state.lock().unwrap();
+            state.head = (state.head + 1) % self.entries;
+            state.head
+        };
+        let completion = Completion { result, submission_queue_head, command_id, status };
+        self.deliver(Response { bytes: completion.to_bytes(), length: 16 });
+    }
+
+    fn deliver(&self, response: Response) {
+        self.state.lock().unwrap().responses.push_back(response);
+        self.arrived.notify_all();
+    }
+}
+
+fn lost(queue: u16) -> Error {
+    Error::Transport { operation: "the fake", queue, source: "the connection is cut".into() }
+}
+
+type Answer = std::result::Result<u64, Status>;
+
+impl Target {
+    fn take(&mut self, link: &Arc<Link>, command: Command, data: Vec<u8>) {
+        let is_io = link.queue > 0 && FabricsType::of(&command).is_none();
+        if !is_io {
+            if let Some(answer) = self.admin(link, &command, &data) {
+                let (result, status) = match answer {
+                    Ok(result) => (result, Status::SUCCESS),
+                    Err(status) => (0, status),
+                };
+                link.respond(command.command_id(), result, status);
+            }
+            return;
+        }
+        let waiting = {
+            let mut state = link.state.lock().unwrap();
+            state.held.push((command, data));
+            state.held.len()
+        };
+        self.most_in_flight = self.most_in_flight.max(waiting);
+        if waiting < self.batch {
+            return;
+        }
+        let held = std::mem::take(&mut link.state.lock().unwrap().held);
+        for (command, data) in held {
+            self.io(link, &command, &data);
+        }
+    }
+
+    fn io(&mut self, link: &Link, command: &Command, data: &[u8]) {
+        let id = command.command_id();
+        let misbehaviour = self.misbehaviours.pop_front();
+        let blocks = BlockCommand::from_command(command).blocks;
+        self.seen.push((command.opcode(), blocks));
+        match misbehaviour {
+            Some(Misbehaviour::CutBefore) => return link.cut(),
+            Some(Misbehaviour::Silence) => return link.state.lock().unwrap().silent.push(id),
+            Some(Misbehaviour::Refuse(status)) => return link.respond(id, 0, status),
+            _ => {}
+        }
+        let status = self.execute(link, command, data).err().unwrap_or(Status::SUCCESS);
+        let completion = Completion { result: 0, submission_queue_head: 0, command_id: id, status };
+        let bytes = completion.to_bytes();
+        match misbehaviour {
+            Some(Misbehaviour::CutAfter) => link.cut(),
+            Some(Misbehaviour::WrongCommandId) => link.respond(id ^ 0x5555, 0, status),
+            Some(Misbehaviour::ShortCapsule) => link.deliver(Response { bytes, length: 8 }),
+            Some(Misbehaviour::LongCapsule) => link.deliver(Response { bytes, length: 4096 }),
+            Some(Misbehaviour::Repeat) => {
+                link.respond(id, 0, status);
+                link.respond(id, 0, status);
+            }
+            Some(Misbehaviour::BadHead) => {
+                let completion = Completion { submission_queue_head: 0x7fff, ..completion };
+                link.deliver(Response { bytes: completion.to_bytes(), length: 16 });
+            }
+            _ => link.respond(id, 0, status),
+        }
+    }
+
+    fn execute(
+        &mut self,
+        link: &Link,
+        command: &Command,
+        data: &[u8],
+    ) -> std::result::Result<(), Status> {
+        if command.namespace_id() != 1 {
+            return Err(Status::INVALID_NAMESPACE.do_not_retry());
+        }
+        let block = BlockCommand::from_command(command);
+        let block_bytes =
+            usize::try_from(self.namespace.format().unwrap().block_bytes().unwrap()).unwrap();
+        let first = usize::try_from(block.first_block).unwrap() * block_bytes;
+        let length = usize::try_from(block.blocks).unwrap() * block_bytes;
+        let in_range = |target: &Self| {
+            if first + length > target.storage.len() {
+                Err(Status::LBA_OUT_OF_RANGE.do_not_retry())
+            } else {
+                Ok(first..first + length)
+            }
+        };
+        match command.opcode() {
+            Opcode::FLUSH => Ok(()),
+            Opcode::READ => {
+                let bytes = self.storage[in_range(self)?].to_vec();
+                self.put(link, command, &bytes)
+            }
+            Opcode::WRITE => {
+                let range = in_range(self)?;
+                let bytes = self.get(link, command, data, length)?;
+                self.storage[range].copy_from_slice(&bytes);
+                Ok(())
+            }
+            Opcode::COMPARE => {
+                let range = in_range(self)?;
+                let bytes = self.get(link, command, data, length)?;
+                if self.storage[range] == bytes { Ok(()) } else { Err(Status::COMPARE_FAILURE) }
+            }
+            Opcode::WRITE_ZEROES => {
+                let range = in_range(self)?;
+                self.storage[range].fill(0);
+                Ok(())
+            }
+            Opcode::DATASET_MANAGEMENT => {
+                let count = nvm::range_count(command);
+                let bytes = self.get(link, command, data, count * Range::BYTES)?;
+                for range in bytes.chunks_exact(Range::BYTES) {
+                    let range = Range::parse(range).unwrap();
+                    let first = usize::try_from(range.first_block).unwrap() * block_bytes;
+                    let length = usize::try_from(range.blocks).unwrap() * block_bytes;
+                    self.storage[first..first + length].fill(0);
+                }
+                Ok(())
+            }
+            _ => Err(Status::new(StatusType::GENERIC, 0x01).do_not_retry()),
+        }
+    }
+
+    /// The data of a command that sends some.
+    fn get(
+        &mut self,
+        link: &Link,
+        command: &Command,
+        capsule: &[u8],
+        length: usize,
+    ) -> std::result::Result<Vec<u8>, Status> {
+        match command.descriptor().unwrap() {
+            Descriptor::InCapsule { offset: 0, length: in_capsule } => {
+                assert_eq!(usize::try_from(in_capsule).unwrap(), capsule.len());
+                assert!(u64::try_from(capsule.len()).unwrap() <= self.identify.in_capsule_bytes());
+                self.in_capsule_bytes += capsule.len();
+                Ok(capsule.to_vec())
+            }
+            Descriptor::Keyed { address, length: keyed, key } => {
+                assert_eq!(usize::try_from(keyed).unwrap(), length);
+                self.check_transfer(keyed);
+                let bytes = self.region(link, key, address, length)?;
+                let start = usize::try_from(address - bytes.address).unwrap();
+                let bytes = bytes.bytes.lock().unwrap();
+                Ok(bytes[start..start + length].to_vec())
+            }
+            other => panic!("unexpected descriptor {other:?}"),
+        }
+    }
+
+    /// Writes the data of a command that returns some.
+    fn put(&self, link: &Link, command: &Command, bytes: &[u8]) -> std::result::Result<(), Status> {
+        let Descriptor::Keyed { address, length, key } = command.descriptor().unwrap() else {
+            panic!("a command that returns data has no keyed block");
+        };
+        self.check_transfer(length);
+        let length = bytes.len().min(usize::try_from(length).unwrap());
+        let region = self.region(link, key, address, length)?;
+        let start = usize::try_from(address - region.address).unwrap();
+        region.bytes.lock().unwrap()[start..start + length].copy_from_slice(&bytes[..length]);
+        Ok(())
+    }
+
+    fn check_transfer(&self, length: u32) {
+        if let Some(most) = self.identify.max_transfer_bytes(4096) {
+            assert!(u64::from(length) <= most, "{length} bytes, {most} at most");
+        }
+    }
+
+    /// Memory of the host; access outside of it cuts the connection, as on RDMA.
+    fn region(
+        &self,
+        link: &Link,
+        key: u32,
+        address: u64,
+        length: usize,
+    ) -> std::result::Result<Arc<Region>, Status> {
+        let region = self.regions.get(&key).and_then(Weak::upgrade).filter(|region| {
+            let size = u64::try_from(region.bytes.lock().unwrap().len()).unwrap();
+            let length = u64::try_from(length).unwrap();
+            address >= region.address && address + length <= region.address + size
+        });
+        region.ok_or_else(|| {
+            link.cut();
+            Status::new(StatusType::GENERIC, 0x04)
+        })
+    }
+
+    /// Carries out a command of the admin queue or of Fabrics; event requests have no answer yet.
+    fn admin(&mut self, link: &Arc<Link>, command: &Command, data: &[u8]) -> Option<Answer> {
+        if let Some(kind) = FabricsType::of(command) {
+            return Some(self.fabrics(link, kind, command, data));
+        }
+        let page = |target: &Self, bytes: Vec<u8>| target.put(link, command, &bytes).map(|()| 0);
+        Some(match command.opcode() {
+            Opcode::IDENTIFY => match IdentifyStructure(command.command_dword(10).to_le_bytes()[0])
+            {
+                IdentifyStructure::CONTROLLER => page(self, self.identify.to_bytes()),
+                IdentifyStructure::NAMESPACE if command.namespace_id() == 1 => {
+                    page(self, self.namespace.to_bytes())
+                }
+                IdentifyStructure::ACTIVE_NAMESPACES => {
+                    let list: &[u32] = if command.namespace_id() == 0 { &[1] } else { &[] };
+                    page(self, active_namespaces_to_bytes(list))
+                }
+                IdentifyStructure::NAMESPACE_DESCRIPTORS => {
+                    page(self, namespace_names_to_bytes(&[NamespaceName::Uuid([7; 16])]))
+                }
+                _ => Err(Status::INVALID_NAMESPACE.do_not_retry()),
+            },
+            Opcode::SET_FEATURES => {
+                let feature = Feature(command.command_dword(10).to_le_bytes()[0]);
+                if feature == Feature::NUMBER_OF_QUEUES {
+                    Ok(u64::from(QueueCounts::both(self.queues).to_dword()))
+                } else {
+                    Ok(0)
+                }
+            }
+            Opcode::GET_LOG_PAGE => {
+                let log = match LogPage(command.command_dword(10).to_le_bytes()[0]) {
+                    LogPage::DISCOVERY => self.discovery_log(),
+                    _ => vec![0; 4096],
+                };
+                let (length, offset) = admin::log_page_range(command);
+                let (length, offset) =
+                    (usize::try_from(length).unwrap(), usize::try_from(offset).unwrap());
+                let mut part = vec![0; length];
+                for (to, from) in part.iter_mut().zip(log.iter().skip(offset)) {
+                    *to = *from;
+                }
+                page(self, part)
+            }
+            Opcode::KEEP_ALIVE => {
+                self.keep_alives += 1;
+                Ok(0)
+            }
+            Opcode::ASYNCHRONOUS_EVENT_REQUEST => {
+                link.state.lock().unwrap().event_requests.push(command.command_id());
+                return None;
+            }
+            Opcode::ABORT => {
+                let [a, b, c, d] = command.command_dword(10).to_le_bytes();
+                Ok(self.abort(u16::from_le_bytes([a, b]), u16::from_le_bytes([c, d])))
+            }
+            _ => Err(Status::new(StatusType::GENERIC, 0x01).do_not_retry()),
+        })
+    }
+
+    fn abort(&self, queue: u16, id: u16) -> u64 {
+        if !self.aborts {
+            return 1;
+        }
+        for link in self.links.iter().filter_map(Weak::upgrade).filter(|link| link.queue == queue) {
+            let was_silent = {
+                let mut state = link.state.lock().unwrap();
+                let before = state.silent.len();
+                state.silent.retain(|silent| *silent != id);
+                state.silent.len() < before
+            };
+            if was_silent {
+                link.respond(id, 0, Status::ABORTED_BY_REQUEST);
+                return 0;
+            }
+        }
+        1
+    }
+
+    fn fabrics(
+        &mut self,
+        link: &Arc<Link>,
+        kind: FabricsType,
+        command: &Command,
+        data: &[u8],
+    ) -> Answer {
+        match kind {
+            FabricsType::CONNECT => {
+                let connect = Connect::from_command(command);
+                assert_eq!((connect.queue, connect.entries), (link.queue, link.entries));
+                let bytes = self.get(link, command, data, ConnectData::BYTES)?;
+                let data = ConnectData::parse(&bytes).unwrap();
+                let controller_id = if connect.queue == 0 {
+                    assert_eq!(data.controller_id, ConnectData::ANY_CONTROLLER);
+                    self.next_controller += 1;
+                    self.next_controller
+                } else {
+                    data.controller_id
+                };
+                let is_known = data.subsystem.as_str() == SUBSYSTEM
+                    || (data.subsystem.is_discovery() && !self.discovery.is_empty());
+                if !is_known {
+                    return Err(Status::new(StatusType::COMMAND_SPECIFIC, 0x82).do_not_retry());
+                }
+                let result = ConnectResult {
+                    controller_id,
+                    authentication_required: self.verifier.is_some(),
+                    secure_channel_required: false,
+                };
+                Ok(u64::from(result.to_dword()))
+            }
+            FabricsType::PROPERTY_GET => match fabrics::property_of(command).unwrap().0 {
+                Property::CAPABILITIES => Ok(self.capabilities),
+                Property::VERSION => Ok(u64::from(Version::new(2, 0, 0).0)),
+                Property::STATUS => {
+                    let shut_down = u64::from(link.state.lock().unwrap().is_shut_down) << 3;
+                    Ok(u64::from(self.status) | shut_down)
+                }
+                _ => Err(Status::INVALID_FIELD),
+            },
+            FabricsType::PROPERTY_SET => {
+                let (_, value) = fabrics::property_of(command).unwrap();
+                let configuration = Configuration(u32::try_from(value).unwrap());
+                link.state.lock().unwrap().is_shut_down = configuration.is_shutdown();
+                Ok(0)
+            }
+            FabricsType::AUTHENTICATION_SEND => {
+                let length = usize::try_from(fabrics::authentication_length(command)).unwrap();
+                let message = self.get(link, command, data, length)?;
+                let verifier = self.verifier.as_mut().ok_or(Status::INVALID_FIELD)?;
+                let answer = match HostMessage::of(&message) {
+                    Some(HostMessage::Negotiate) => verifier.challenge(&message),
+                    Some(HostMessage::Reply) => verifier.judge(&message),
+                    _ => Vec::new(),
+                };
+                link.state.lock().unwrap().authentication = Some(answer);
+                Ok(0)
+            }
+            FabricsType::AUTHENTICATION_RECEIVE => {
+                let answer = link.state.lock().unwrap().authentication.take();
+                self.put(link, command, &answer.ok_or(Status::INVALID_FIELD)?).map(|()| 0)
+            }
+            _ => Err(Status::INVALID_FIELD),
+        }
+    }
+
+    fn discovery_log(&self) -> Vec<u8> {
+        let records = u64::try_from(self.discovery.len()).unwrap();
+        let mut log = DiscoveryHeader { generation: 1, records }.to_bytes().to_vec();
+        for entry in &self.discovery {
+            log.extend_from_slice(&entry.to_bytes());
+        }
+        log
+    }
+}
+
+/// The name of the subsystem.
+pub(crate) const SUBSYSTEM: &str = "nqn.2024-01.org.example:disk";
+
+pub(crate) fn subsystem() -> Nqn {
+    Nqn::new(SUBSYSTEM).unwrap()
+}
+
+fn identify() -> IdentifyController {
+    let mut controller = IdentifyController::parse(&[0; 4096]).unwrap();
+    controller.model_number = "Fake".to_owned();
+    // 32 KiB.
+    controller.max_transfer_exponent = 3;
+    controller.version = Version::new(2, 0, 0);
+    controller.events = EventConfiguration::NAMESPACE_CHANGED;
+    controller.controller_type = 1;
+    controller.keep_alive_granularity = 1;
+    controller.max_outstanding_commands = 128;
+    controller.namespaces = 1;
+    controller.optional_commands = OptionalCommands(0x0d);
+    controller.sgl_support = SglSupport(1 | 1 << 2 | 1 << 20);
+    // 4 KiB of data in the capsule.
+    controller.command_capsule_units = (64 + 4096) / 16;
+    controller.response_capsule_units = 1;
+    controller
+}
+
+pub(crate) fn namespace(
+    blocks: u64,
+    data_size_exponent: u8,
+    metadata_bytes: u16,
+    protection: ProtectionType,
+) -> IdentifyNamespace {
+    let mut namespace = IdentifyNamespace::parse(&[0; 4096]).unwrap();
+    namespace.size_in_blocks = blocks;
+    namespace.capacity_in_blocks = blocks;
+    namespace.protection = protection;
+    namespace.formats =
+        vec![BlockFormat { metadata_bytes, data_size_exponent, relative_performance: 0 }];
+    namespace
+}

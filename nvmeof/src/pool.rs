@@ -1,0 +1,204 @@
+//! The I/O queues of a controller: shared by whoever blocks, or taken by one owner.
+//!
+//! Threads that block on one queue take turns. Whoever has the lock polls for all; when there is
+//! nothing to poll, one thread waits for the device with the lock released, and the others wait
+//! for that thread.
+
+use std::{
+    cell::Cell,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+};
+
+use crate::{Buffer, Error, Memory, Result, engine::Engine, request::Operation, shared::Shared};
+
+/// Polls before a thread waits: an answer from a fast target is there before an interrupt is.
+const SPINS: u32 = 64;
+
+/// All I/O queues of one controller.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    queues: Vec<Queue>,
+}
+
+#[derive(Debug)]
+struct Queue {
+    state: Mutex<State>,
+    /// Told when a request ended, or when the thread that waits came back.
+    arrived: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    /// Away while it has an owner.
+    engine: Option<Engine>,
+    /// Whether a thread waits for the device.
+    is_waited_for: bool,
+}
+
+impl Pool {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        let queues = (0..shared.queue_count())
+            .map(|index| Queue {
+                state: Mutex::new(State {
+                    engine: Some(Engine::new(Arc::clone(shared), index)),
+                    is_waited_for: false,
+                }),
+                arrived: Condvar::new(),
+            })
+            .collect();
+        Self { queues }
+    }
+
+    /// How many queues there are, taken ones included.
+    pub(crate) fn len(&self) -> usize {
+        self.queues.len()
+    }
+
+    /// Takes the first queue that nobody else took and nobody blocks on. Gives its index too.
+    pub(crate) fn take(&self) -> Option<(usize, Engine)> {
+        self.queues.iter().enumerate().find_map(|(index, queue)| {
+            let mut state = queue.lock();
+            let is_idle = state.engine.as_ref().is_some_and(|engine| engine.pending() == 0);
+            (is_idle && !state.is_waited_for)
+                .then(|| state.engine.take())
+                .flatten()
+                .map(|engine| (index, engine))
+        })
+    }
+
+    /// Gives a queue back.
+    pub(crate) fn give_back(&self, index: usize, engine: Engine) {
+        if let Some(queue) = self.queues.get(index) {
+            queue.lock().engine = Some(engine);
+            queue.arrived.notify_all();
+        }
+    }
+
+    /// Runs one request to its end, on a queue that belongs to this thread as far as possible.
+    pub(crate) fn run(
+        &self,
+        operation: Operation,
+        memory: Option<&dyn Memory>,
+        own: Option<Buffer>,
+    ) -> Result<()> {
+        let start = thread_number() % self.queues.len().max(1);
+        let order = self.queues.iter().cycle().skip(start).take(self.queues.len());
+        for queue in order {
+            let state = queue.lock();
+            if state.engine.is_some() {
+                return queue.run(state, operation, memory, own);
+            }
+        }
+        Err(Error::Unsupported {
+            what: "a blocking call",
+            reason: "every I/O queue of the controller is taken; ask for more with \
+                     Options::io_queues, or submit to one that was taken",
+        })
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // The engine keeps its own laws at every point where a thread could have panicked.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run<'queue>(
+        &'queue self,
+        mut state: MutexGuard<'queue, State>,
+        operation: Operation,
+        memory: Option<&dyn Memory>,
+        own: Option<Buffer>,
+    ) -> Result<()> {
+        let taken = || Error::Closed;
+        loop {
+            let engine = state.engine.as_mut().ok_or_else(taken)?;
+            if engine.has_room() {
+                break;
+            }
+            state = self.make_progress(state);
+        }
+        let slot = state.engine.as_mut().ok_or_else(taken)?.submit(operation, memory, own)?;
+        loop {
+            // An engine with a request on it is not given away, so it is here.
+            let engine = state.engine.as_mut().ok_or_else(taken)?;
+            if let Some(result) = engine.take(slot) {
+                drop(state);
+                self.arrived.notify_all();
+                return result;
+            }
+            state = self.make_progress(state);
+        }
+    }
+
+    /// Polls, and waits if there is nothing. Returns when a request may have ended.
+    fn make_progress<'queue>(
+        &'queue self,
+        mut state: MutexGuard<'queue, State>,
+    ) -> MutexGuard<'queue, State> {
+        let is_waited_for = state.is_waited_for;
+        let Some(engine) = state.engine.as_mut() else { return state };
+        if engine.has_finished() {
+            // Somebody else's: let them have the lock.
+            drop(state);
+            self.arrived.notify_all();
+            thread::yield_now();
+            return self.lock();
+        }
+        for _ in 0..SPINS {
+            engine.poll();
+            if engine.has_finished() {
+                return state;
+            }
+            std::hint::spin_loop();
+        }
+        let patience = engine.patience();
+        if is_waited_for {
+            let waited = self.arrived.wait_timeout(state, patience);
+            return waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let waiter = engine.arm();
+        engine.poll();
+        if engine.has_finished() {
+            return state;
+        }
+        let shared = Arc::clone(engine.shared());
+        state.is_waited_for = true;
+        drop(state);
+        let waited = match waiter {
+            Some(waiter) => waiter.wait(patience),
+            None => {
+                shared.wait_while(shared.liveness(), patience);
+                Ok(())
+            }
+        };
+        let mut state = self.lock();
+        state.is_waited_for = false;
+        if let (Err(error), Some(engine)) = (waited, state.engine.as_mut()) {
+            log::debug!("waiting for a queue failed: {error}");
+            engine.abandon();
+        }
+        self.arrived.notify_all();
+        state
+    }
+}
+
+/// A number that stays with a thread, so that threads spread over the queues evenly.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<Option<usize>> = const { Cell::new(None) };
+    }
+    NUMBER.with(|number| match number.get() {
+        Some(number) => number,
+        None => {
+            let new = NEXT.fetch_add(1, Ordering::Relaxed);
+            number.set(Some(new));
+            new
+        }
+    })
+}

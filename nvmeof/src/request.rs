@@ -1,0 +1,488 @@
+//! One request of any length: how it is cut into commands, and what becomes of it when they fail.
+//! No input or output.
+
+use std::{collections::VecDeque, sync::Arc};
+
+use crate::{
+    Error, Result,
+    association::Limits,
+    wire::{
+        Command, Descriptor,
+        command::Opcode,
+        nvm::{self, BlockCommand, BlockFlags, Range},
+    },
+};
+
+/// What a request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Read,
+    Write,
+    Compare,
+    WriteZeroes,
+    Flush,
+    Deallocate,
+}
+
+impl Kind {
+    /// Its name in errors.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Compare => "compare",
+            Self::WriteZeroes => "write zeroes",
+            Self::Flush => "flush",
+            Self::Deallocate => "deallocate",
+        }
+    }
+
+    /// Whether data goes from the host to the target.
+    pub(crate) const fn sends_data(self) -> bool {
+        matches!(self, Self::Write | Self::Compare | Self::Deallocate)
+    }
+
+    /// What becomes of a command that was in flight when its connection was lost, and may or may
+    /// not have been carried out.
+    ///
+    /// - Reading and comparing change nothing: they are sent again.
+    /// - What changes blocks is sent again only if the user vouches for that; otherwise it ends,
+    ///   saying that its outcome is unknown.
+    /// - Flush ends: it is about writes before it, and a target that restarted may have lost them,
+    ///   so that a flush of the new connection would promise too much.
+    const fn after_loss(self, retry_writes: bool) -> AfterLoss {
+        match self {
+            Self::Read | Self::Compare => AfterLoss::SendAgain,
+            Self::Write | Self::WriteZeroes | Self::Deallocate if retry_writes => {
+                AfterLoss::SendAgain
+            }
+            Self::Write | Self::WriteZeroes | Self::Deallocate => AfterLoss::OutcomeUnknown,
+            Self::Flush => AfterLoss::Lost,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AfterLoss {
+    SendAgain,
+    OutcomeUnknown,
+    Lost,
+}
+
+/// A request as it is submitted; its range and its memory have been checked.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Operation {
+    pub(crate) kind: Kind,
+    pub(crate) namespace: u32,
+    /// Which opening of the namespace this is for; see [`Opened`](crate::namespace::Opened).
+    pub(crate) opening: u32,
+    pub(crate) first_block: u64,
+    /// Blocks; the number of ranges for [`Kind::Deallocate`], and 0 for [`Kind::Flush`].
+    pub(crate) blocks: u64,
+    /// Bytes of data for each block; 0 without data.
+    pub(crate) block_bytes: u32,
+    /// Where the data is; unused without data.
+    pub(crate) address: u64,
+    pub(crate) key: u32,
+    pub(crate) flags: BlockFlags,
+    /// Whether commands carry the low half of their first block as reference tag.
+    pub(crate) tagged: bool,
+}
+
+impl Operation {
+    /// Bytes of data of the whole request.
+    pub(crate) const fn data_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Deallocate => self.blocks.saturating_mul(16),
+            _ => self.blocks.saturating_mul(widen(self.block_bytes)),
+        }
+    }
+
+    /// The most blocks of one command.
+    fn max_blocks(&self, limits: &Limits) -> u64 {
+        match self.kind {
+            Kind::Flush => 1,
+            Kind::Deallocate => u64::MAX,
+            _ if self.block_bytes == 0 => nvm::MAX_BLOCKS,
+            _ => {
+                let bytes = limits.max_transfer.min(Descriptor::MAX_KEYED_LENGTH);
+                u64::from(bytes / self.block_bytes).clamp(1, nvm::MAX_BLOCKS)
+            }
+        }
+    }
+
+    /// Whether it is one command.
+    pub(crate) fn is_single(&self, limits: &Limits) -> bool {
+        self.blocks <= self.max_blocks(limits)
+    }
+
+    /// The command for a part, with its data in place.
+    pub(crate) fn command(&self, part: Part) -> Command {
+        let length = u64::from(part.blocks) * u64::from(self.block_bytes);
+        let data = match u32::try_from(length) {
+            Ok(0) | Err(_) => Descriptor::NONE,
+            Ok(length) => Descriptor::Keyed {
+                address: self.address.wrapping_add(part.offset * u64::from(self.block_bytes)),
+                length,
+                key: self.key,
+            },
+        };
+        self.command_with(part, data)
+    }
+
+    /// The command for a part, with its data in the capsule.
+    pub(crate) fn command_in_capsule(&self, part: Part) -> Command {
+        let length = u32::try_from(self.data_bytes()).unwrap_or(u32::MAX);
+        self.command_with(part, Descriptor::InCapsule { offset: 0, length })
+    }
+
+    fn command_with(&self, part: Part, data: Descriptor) -> Command {
+        let first_block = self.first_block.wrapping_add(part.offset);
+        let opcode = match self.kind {
+            Kind::Read => Opcode::READ,
+            Kind::Write => Opcode::WRITE,
+            Kind::Compare => Opcode::COMPARE,
+            Kind::WriteZeroes => Opcode::WRITE_ZEROES,
+            Kind::Flush => return nvm::flush(self.namespace),
+            Kind::Deallocate => {
+                let ranges = u8::try_from(part.blocks).unwrap_or(u8::MAX);
+                let data = match data {
+                    Descriptor::InCapsule { .. } => data,
+                    _ => Descriptor::Keyed {
+                        address: self.address,
+                        length: part.blocks.saturating_mul(RANGE_BYTES),
+                        key: self.key,
+                    },
+                };
+                return nvm::deallocate(self.namespace, ranges, data);
+            }
+        };
+        let [low, _] = [first_block & 0xffff_ffff, first_block >> 32];
+        let reference_tag = if self.tagged { u32::try_from(low).unwrap_or_default() } else { 0 };
+        BlockCommand {
+            opcode,
+            namespace: self.namespace,
+            first_block,
+            blocks: part.blocks,
+            flags: self.flags,
+            reference_tag,
+        }
+        .to_command(data)
+    }
+}
+
+/// Bytes of a range on the wire.
+const RANGE_BYTES: u32 = 16;
+const _: () = assert!(Range::BYTES == 16, "as the wire module has it");
+
+/// The blocks of one command, relative to the first block of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Part {
+    pub(crate) offset: u64,
+    pub(crate) blocks: u32,
+}
+
+/// A request on its way.
+#[derive(Debug)]
+pub(crate) struct Progress {
+    pub(crate) operation: Operation,
+    /// Blocks that were made into commands.
+    cut: u64,
+    /// Parts to be sent again.
+    again: VecDeque<Part>,
+    in_flight: u32,
+    /// Parts that wait for their time to be sent again.
+    delayed: u32,
+    retries_left: u8,
+    failure: Option<Error>,
+}
+
+impl Progress {
+    pub(crate) fn new(operation: Operation, retries: u8) -> Self {
+        Self {
+            operation,
+            cut: 0,
+            again: VecDeque::new(),
+            in_flight: 0,
+            delayed: 0,
+            retries_left: retries,
+            failure: None,
+        }
+    }
+
+    /// The next part to send, if there is one. A request that failed sends nothing more.
+    pub(crate) fn next_part(&mut self, limits: &Limits) -> Option<Part> {
+        if self.failure.is_some() {
+            return None;
+        }
+        // Limits may have become smaller with a new connection.
+        let most = self.operation.max_blocks(limits);
+        let part = match self.again.pop_front() {
+            Some(part) if u64::from(part.blocks) > most => {
+                let blocks = u32::try_from(most).ok()?;
+                self.again
+                    .push_front(Part { offset: part.offset + most, blocks: part.blocks - blocks });
+                Part { offset: part.offset, blocks }
+            }
+            Some(part) => part,
+            None => {
+                let total =
+                    if self.operation.kind == Kind::Flush { 1 } else { self.operation.blocks };
+                let blocks = u32::try_from(most.min(total - self.cut)).ok()?;
+                if blocks == 0 {
+                    return None;
+                }
+                let part = Part { offset: self.cut, blocks };
+                self.cut += u64::from(blocks);
+                part
+            }
+        };
+        self.in_flight += 1;
+        Some(part)
+    }
+
+    /// Whether there is something to send.
+    pub(crate) fn has_more(&self) -> bool {
+        let total = if self.operation.kind == Kind::Flush { 1 } else { self.operation.blocks };
+        self.failure.is_none() && (!self.again.is_empty() || self.cut < total)
+    }
+
+    /// A part completed.
+    pub(crate) fn succeeded(&mut self) {
+        self.in_flight -= 1;
+    }
+
+    /// A part failed, and with it the request; the first failure is the one that is told.
+    pub(crate) fn failed(&mut self, error: Error) {
+        self.in_flight -= 1;
+        self.fail(error);
+    }
+
+    /// The request fails whatever its parts do.
+    pub(crate) fn fail(&mut self, error: Error) {
+        self.failure.get_or_insert(error);
+        self.again.clear();
+    }
+
+    /// A part ended without effect and may be sent again later: whether a retry is left for it.
+    pub(crate) fn delay(&mut self) -> bool {
+        if self.retries_left == 0 || self.failure.is_some() {
+            return false;
+        }
+        self.retries_left -= 1;
+        self.in_flight -= 1;
+        self.delayed += 1;
+        true
+    }
+
+    /// The time of a part has come.
+    pub(crate) fn end_delay(&mut self, part: Part) {
+        self.delayed -= 1;
+        if self.failure.is_none() {
+            self.again.push_back(part);
+        }
+    }
+
+    /// A part was not sent at all.
+    pub(crate) fn not_sent(&mut self, part: Part) {
+        self.in_flight -= 1;
+        if self.failure.is_none() {
+            self.again.push_front(part);
+        }
+    }
+
+    /// A part was in flight when its connection was lost.
+    pub(crate) fn lost(&mut self, part: Part, retry_writes: bool, cause: &Arc<Error>) {
+        self.in_flight -= 1;
+        let operation = self.operation.kind.name();
+        match self.operation.kind.after_loss(retry_writes) {
+            AfterLoss::SendAgain if self.failure.is_some() => {}
+            AfterLoss::SendAgain if self.retries_left > 0 => {
+                self.retries_left -= 1;
+                self.again.push_back(part);
+            }
+            AfterLoss::OutcomeUnknown => {
+                self.fail(Error::OutcomeUnknown { operation, cause: Arc::clone(cause) });
+            }
+            AfterLoss::SendAgain | AfterLoss::Lost => {
+                self.fail(Error::ConnectionLost { operation, cause: Arc::clone(cause) });
+            }
+        }
+    }
+
+    /// Whether nothing is left to do or to wait for.
+    pub(crate) fn is_over(&self) -> bool {
+        self.in_flight == 0 && self.delayed == 0 && !self.has_more()
+    }
+
+    /// How it ended, once it is over.
+    pub(crate) fn into_result(self) -> Result<()> {
+        self.failure.map_or(Ok(()), Err)
+    }
+}
+
+const fn widen(value: u32) -> u64 {
+    let [a, b, c, d] = value.to_le_bytes();
+    u64::from_le_bytes([a, b, c, d, 0, 0, 0, 0])
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::wire::property::Version;
+
+    fn limits(max_transfer: u32) -> Limits {
+        Limits {
+            controller_id: 1,
+            version: Version::new(2, 0, 0),
+            max_transfer,
+            in_capsule_bytes: 4096,
+            queue_entries: 128,
+            dword_aligned: false,
+            retry_delays: [Duration::ZERO; 3],
+        }
+    }
+
+    fn operation(kind: Kind, blocks: u64) -> Operation {
+        Operation {
+            kind,
+            namespace: 1,
+            opening: 0,
+            first_block: 100,
+            blocks,
+            block_bytes: 512,
+            address: 0x1000,
+            key: 7,
+            flags: BlockFlags::empty(),
+            tagged: false,
+        }
+    }
+
+    fn parts(progress: &mut Progress, limits: &Limits) -> Vec<Part> {
+        std::iter::from_fn(|| progress.next_part(limits)).collect()
+    }
+
+    #[test]
+    fn a_request_is_cut_at_the_largest_transfer() {
+        let mut progress = Progress::new(operation(Kind::Read, 20), 0);
+        let cut = parts(&mut progress, &limits(4096));
+        let expected = [(0, 8), (8, 8), (16, 4)];
+        assert_eq!(cut, expected.map(|(offset, blocks)| Part { offset, blocks }));
+        let command = progress.operation.command(cut[1]);
+        assert_eq!(BlockCommand::from_command(&command).first_block, 108);
+        assert_eq!(
+            command.descriptor().unwrap(),
+            Descriptor::Keyed { address: 0x2000, length: 4096, key: 7 }
+        );
+        assert!(!progress.is_over());
+        for _ in cut {
+            progress.succeeded();
+        }
+        assert!(progress.is_over());
+        progress.into_result().unwrap();
+    }
+
+    #[test]
+    fn absurd_limits_still_make_progress() {
+        for max_transfer in [0, 1, 511, u32::MAX] {
+            let mut progress = Progress::new(operation(Kind::Read, 100_000), 0);
+            let cut = parts(&mut progress, &limits(max_transfer));
+            assert_eq!(cut.iter().map(|part| u64::from(part.blocks)).sum::<u64>(), 100_000);
+            assert!(cut.iter().all(|part| part.blocks <= 32_767));
+        }
+    }
+
+    #[test]
+    fn writing_zeroes_carries_no_data_and_is_cut_at_65536_blocks() {
+        let zeroes = Operation { block_bytes: 0, ..operation(Kind::WriteZeroes, 65_537) };
+        let mut progress = Progress::new(zeroes, 0);
+        let cut = parts(&mut progress, &limits(4096));
+        assert_eq!(cut.len(), 2);
+        assert_eq!(zeroes.command(cut[0]).descriptor().unwrap(), Descriptor::NONE);
+    }
+
+    #[test]
+    fn flush_is_one_command_and_deallocate_is_another() {
+        let flush = operation(Kind::Flush, 0);
+        assert_eq!(parts(&mut Progress::new(flush, 0), &limits(4096)).len(), 1);
+        let deallocate = Operation { block_bytes: 0, ..operation(Kind::Deallocate, 3) };
+        let cut = parts(&mut Progress::new(deallocate, 0), &limits(4096));
+        assert_eq!(cut.len(), 1);
+        let command = deallocate.command(cut[0]);
+        assert_eq!(nvm::range_count(&command), 3);
+        assert_eq!(command.descriptor().unwrap().length(), 48);
+    }
+
+    #[test]
+    fn a_loss_repeats_reads_and_ends_writes_and_flushes() {
+        let cause = Arc::new(Error::Closed);
+        for (kind, retry_writes, repeats) in [
+            (Kind::Read, false, true),
+            (Kind::Compare, false, true),
+            (Kind::Write, false, false),
+            (Kind::Write, true, true),
+            (Kind::WriteZeroes, false, false),
+            (Kind::Deallocate, true, true),
+            (Kind::Flush, true, false),
+        ] {
+            let mut progress = Progress::new(operation(kind, 1), 1);
+            let part = progress.next_part(&limits(4096)).unwrap();
+            progress.lost(part, retry_writes, &cause);
+            assert_eq!(progress.is_over(), !repeats, "{kind:?}");
+            if repeats {
+                // The one retry is used up by the second loss.
+                let part = progress.next_part(&limits(4096)).unwrap();
+                progress.lost(part, retry_writes, &cause);
+                assert!(progress.is_over());
+            }
+            progress.into_result().unwrap_err();
+        }
+    }
+
+    #[test]
+    fn a_request_that_failed_waits_for_its_other_parts() {
+        let mut progress = Progress::new(operation(Kind::Write, 16), 0);
+        progress.next_part(&limits(2048)).unwrap();
+        progress.next_part(&limits(2048)).unwrap();
+        progress.failed(Error::Closed);
+        assert!(!progress.is_over() && progress.next_part(&limits(2048)).is_none());
+        progress.succeeded();
+        assert!(progress.is_over());
+        assert!(matches!(progress.into_result(), Err(Error::Closed)));
+    }
+
+    #[test]
+    fn parts_are_cut_again_when_limits_shrink() {
+        let cause = Arc::new(Error::Closed);
+        let mut progress = Progress::new(operation(Kind::Read, 16), 3);
+        let part = progress.next_part(&limits(8192)).unwrap();
+        progress.lost(part, false, &cause);
+        let cut = parts(&mut progress, &limits(4096));
+        assert_eq!(cut, [Part { offset: 0, blocks: 8 }, Part { offset: 8, blocks: 8 }]);
+    }
+
+    #[test]
+    fn delayed_parts_keep_a_request_alive() {
+        let mut progress = Progress::new(operation(Kind::Write, 1), 1);
+        let part = progress.next_part(&limits(4096)).unwrap();
+        assert!(progress.delay());
+        assert!(!progress.is_over() && !progress.has_more());
+        progress.end_delay(part);
+        assert_eq!(progress.next_part(&limits(4096)), Some(part));
+        assert!(!progress.delay());
+    }
+
+    #[test]
+    fn reference_tags_count_blocks() {
+        let tagged = Operation {
+            first_block: 0x1_0000_0005,
+            tagged: true,
+            flags: BlockFlags::PROTECTION_ACTION,
+            ..operation(Kind::Write, 16)
+        };
+        let command = tagged.command(Part { offset: 8, blocks: 8 });
+        assert_eq!(BlockCommand::from_command(&command).reference_tag, 13);
+    }
+}

@@ -1,0 +1,328 @@
+//! Making queue pairs.
+#![expect(unsafe_code, reason = "verbs, called from C")]
+
+use std::ptr;
+
+use rdma_sys as c;
+
+use super::{
+    PairHandle, QueuePair,
+    extended::{Building, fill, supported},
+    work::{ReceiveQueue, SendQueue},
+};
+use crate::{
+    async_event::Acknowledgements,
+    completion_queue::QueueRef,
+    domain::DomainRef,
+    errno::{Outcome, object},
+    fabric::{Fabric, fabric},
+    handle::{ContextRef, Handle},
+    owner_lock::OwnerLock,
+    verb::Verb,
+};
+
+/// What a pair is made with, by whichever verb: pointers that came with it, and their numbers.
+pub(crate) struct Creation {
+    verb: Verb,
+    context: ContextRef,
+    pd: Option<DomainRef>,
+    xrc_domain: Option<u32>,
+    send_cq: Option<u32>,
+    receive_cq: Option<u32>,
+    srq: Option<u32>,
+    blocks_loopback: bool,
+    /// The operations that were asked for, `None` for a pair without extended posting.
+    operations: Option<u64>,
+}
+
+/// See `ibv_create_qp(3)`. The capacities are not rounded up.
+pub(crate) unsafe extern "C" fn ibv_create_qp(
+    pd: *mut c::ibv_pd,
+    attr: *mut c::ibv_qp_init_attr,
+) -> *mut c::ibv_qp {
+    // SAFETY: the caller gives a struct of its own.
+    let init = unsafe { &mut *attr };
+    // SAFETY: the caller gives a live domain.
+    let pd = unsafe { DomainRef::of(pd) };
+    let creation = Creation {
+        verb: Verb::ibv_create_qp,
+        context: pd.context,
+        pd: Some(pd),
+        xrc_domain: None,
+        // SAFETY: the caller gives null or a live queue.
+        send_cq: unsafe { queue(init.send_cq) },
+        // SAFETY: the caller gives null or a live queue.
+        receive_cq: unsafe { queue(init.recv_cq) },
+        // SAFETY: the caller gives null or a live shared queue.
+        srq: unsafe { number(init.srq) },
+        blocks_loopback: false,
+        operations: None,
+    };
+    object(create(&creation, init))
+}
+
+/// See `ibv_create_qp_ex(3)`.
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    context: *mut c::ibv_context,
+    attr: *mut c::ibv_qp_init_attr_ex,
+) -> *mut c::ibv_qp {
+    // SAFETY: the caller gives an open context.
+    let context = unsafe { ContextRef::of(context) };
+    // SAFETY: the caller gives a struct of its own.
+    let attr = unsafe { &mut *attr };
+    // SAFETY: the objects in the struct are live or null.
+    let creation = match unsafe { extended_creation(context, attr) } {
+        Ok(creation) => creation,
+        Err(code) => return object(Err(code)),
+    };
+    let mut init = c::ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    let made = object(create(&creation, &mut init));
+    attr.cap = init.cap;
+    made
+}
+
+/// Reads the extended struct.
+///
+/// # Safety
+///
+/// The objects in the struct are live or null.
+unsafe fn extended_creation(
+    context: ContextRef,
+    attr: &c::ibv_qp_init_attr_ex,
+) -> Outcome<Creation> {
+    let known = c::IBV_QP_INIT_ATTR_PD
+        | c::IBV_QP_INIT_ATTR_XRCD
+        | c::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    let given = |flag: u32| attr.comp_mask & flag != 0;
+    let flags = if given(c::IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
+    if attr.comp_mask & !known != 0 || flags & !c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+        return Err(libc::EINVAL);
+    }
+    let extended = given(c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
+    if extended && attr.send_ops_flags & !supported(attr.qp_type) != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let pd = given(c::IBV_QP_INIT_ATTR_PD) && !attr.pd.is_null();
+    let xrc = given(c::IBV_QP_INIT_ATTR_XRCD) && !attr.xrcd.is_null();
+    Ok(Creation {
+        verb: Verb::ibv_create_qp_ex,
+        context,
+        // SAFETY: a domain that is not null is live, by the contract above.
+        pd: pd.then(|| unsafe { DomainRef::of(attr.pd) }),
+        // SAFETY: an XRC domain that is not null is live, by the contract above.
+        xrc_domain: xrc.then(|| unsafe { Handle::number(attr.xrcd) }),
+        // SAFETY: by the contract above.
+        send_cq: unsafe { queue(attr.send_cq) },
+        // SAFETY: by the contract above.
+        receive_cq: unsafe { queue(attr.recv_cq) },
+        // SAFETY: by the contract above.
+        srq: unsafe { number(attr.srq) },
+        blocks_loopback: flags & c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+        operations: extended.then_some(attr.send_ops_flags),
+    })
+}
+
+/// The number of a completion queue, `None` for null.
+///
+/// # Safety
+///
+/// `raw` is null or a live completion queue of this library.
+unsafe fn queue(raw: *mut c::ibv_cq) -> Option<u32> {
+    // SAFETY: a queue that is not null is live, by the contract above.
+    (!raw.is_null()).then(|| unsafe { QueueRef::of(raw) }.number)
+}
+
+/// The number of an object with a plain handle, `None` for null.
+///
+/// # Safety
+///
+/// `raw` is null or a live object of this library.
+unsafe fn number<T>(raw: *mut T) -> Option<u32> {
+    // SAFETY: an object that is not null is live, by the contract above.
+    (!raw.is_null()).then(|| unsafe { Handle::number(raw) })
+}
+
+impl Creation {
+    /// Whether everything is there that the kind needs, and nothing that it cannot have.
+    fn check(&self, kind: c::ibv_qp_type) -> Outcome {
+        let (pd, xrc) = (self.pd.is_some(), self.xrc_domain.is_some());
+        let (send, receive) = (self.send_cq.is_some(), self.receive_cq.is_some());
+        let fits = match kind {
+            c::IBV_QPT_RC | c::IBV_QPT_UD => pd && send && receive && !xrc,
+            c::IBV_QPT_UC => pd && send && receive && !xrc && self.srq.is_none(),
+            c::IBV_QPT_XRC_SEND => pd && send && !xrc && self.srq.is_none(),
+            c::IBV_QPT_XRC_RECV => xrc && self.operations.is_none() && self.srq.is_none(),
+            _ => return Err(libc::EOPNOTSUPP),
+        };
+        if fits { Ok(()) } else { Err(libc::EINVAL) }
+    }
+}
+
+fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c::ibv_qp> {
+    let context = creation.context;
+    let mut fabric = fabric();
+    fabric.enter(context.device, creation.verb)?;
+    let limits = fabric.limits(context.device)?;
+    if init.cap.max_send_wr > limits.max_qp_wr
+        || init.cap.max_recv_wr > limits.max_qp_wr
+        || init.cap.max_send_sge > limits.max_sge
+        || init.cap.max_recv_sge > limits.max_sge
+        || init.cap.max_inline_data > limits.max_inline_data
+    {
+        return Err(libc::EINVAL);
+    }
+    creation.check(init.qp_type)?;
+    let most = limits.max_qp;
+    fabric.within(most, fabric.pairs.iter().map(|(_, each)| each.context), context.device)?;
+    for queue in [creation.send_cq, creation.receive_cq].into_iter().flatten() {
+        let owner = fabric.queues.get(queue).map(|queue| queue.context);
+        if owner != Some(context.number) {
+            return Err(libc::EINVAL);
+        }
+    }
+    if creation.srq.is_some_and(|srq| fabric.shared.get(srq).is_none_or(|it| it.xrc.is_some())) {
+        return Err(libc::EINVAL);
+    }
+    let receives = init.qp_type != c::IBV_QPT_XRC_SEND && creation.srq.is_none();
+    if init.qp_type == c::IBV_QPT_XRC_RECV {
+        init.cap = c::ibv_qp_cap::default();
+    } else if !receives {
+        init.cap = c::ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap };
+    }
+    if let Some(domain) = creation.xrc_domain {
+        fabric.xrc_domains.get_mut(domain).ok_or(libc::EINVAL)?.users += 1;
+    }
+    if let Some(pd) = creation.pd {
+        fabric.join(pd)?;
+    }
+    for queue in [creation.send_cq, creation.receive_cq].into_iter().flatten() {
+        if let Some(queue) = fabric.queues.get_mut(queue) {
+            queue.users += 1;
+        }
+    }
+    if let Some(shared) = creation.srq.and_then(|srq| fabric.shared.get_mut(srq)) {
+        shared.users += 1;
+    }
+    Ok(ptr::with_exposed_provenance_mut(add(&mut fabric, creation, init)))
+}
+
+/// Adds the pair; the address of its C struct.
+fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> usize {
+    let context = creation.context;
+    let cap = init.cap;
+    let number = fabric.pairs.insert_with(|number| QueuePair {
+        context: context.number,
+        device: context.device,
+        raw: handle(creation, init, number),
+        kind: init.qp_type,
+        domain: creation.pd.map_or(0, |pd| pd.number),
+        holder: creation.pd.map_or(0, |pd| pd.holder),
+        send_cq: creation.send_cq,
+        receive_cq: creation.receive_cq,
+        srq: creation.srq,
+        xrc_domain: creation.xrc_domain,
+        state: c::IBV_QPS_RESET,
+        attr: c::ibv_qp_attr { cap, ..c::ibv_qp_attr::default() },
+        signals_all: init.sq_sig_all != 0,
+        blocks_loopback: creation.blocks_loopback,
+        send: SendQueue::new(&cap),
+        receive: ReceiveQueue::new(cap.max_recv_wr, cap.max_recv_sge),
+        async_events: Acknowledgements::default(),
+        send_psn: 0,
+        receive_psn: 0,
+        waiting: None,
+        handles: 1,
+        ece: c::ibv_ece::default(),
+    });
+    fabric.pairs.get(number).map_or(0, |pair| pair.raw)
+}
+
+/// Moves the C struct of a pair to the heap; its address.
+fn handle(creation: &Creation, init: &c::ibv_qp_init_attr, number: u32) -> usize {
+    let mut ex = c::ibv_qp_ex {
+        qp_base: c::ibv_qp {
+            context: creation.context.raw,
+            qp_context: init.qp_context,
+            pd: creation.pd.map_or(ptr::null_mut(), |pd| pd.raw),
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
+            handle: number,
+            qp_num: number,
+            qp_type: init.qp_type,
+            state: c::IBV_QPS_RESET,
+            ..c::ibv_qp::default()
+        },
+        ..c::ibv_qp_ex::default()
+    };
+    let nothing = c::ibv_qp_cap::default();
+    let mut room = &nothing;
+    if let Some(operations) = creation.operations {
+        fill(&mut ex, init.qp_type, operations);
+        room = &init.cap;
+    }
+    let handle = PairHandle {
+        ex,
+        number,
+        device: creation.context.device,
+        extended: creation.operations.is_some(),
+        lock: OwnerLock::default(),
+        building: Building::new(room),
+    };
+    Box::into_raw(Box::new(handle)).expose_provenance()
+}
+
+/// See `ibv_open_qp(3)`: one more struct for the target of an XRC connection.
+pub(crate) unsafe extern "C" fn open_qp(
+    context: *mut c::ibv_context,
+    attr: *mut c::ibv_qp_open_attr,
+) -> *mut c::ibv_qp {
+    // SAFETY: the caller gives an open context.
+    let context = unsafe { ContextRef::of(context) };
+    // SAFETY: the caller gives a readable struct.
+    let attr = unsafe { &*attr };
+    let needed = c::IBV_QP_OPEN_ATTR_NUM | c::IBV_QP_OPEN_ATTR_XRCD | c::IBV_QP_OPEN_ATTR_TYPE;
+    let known = needed | c::IBV_QP_OPEN_ATTR_CONTEXT;
+    if attr.comp_mask & needed != needed || attr.comp_mask & !known != 0 || attr.xrcd.is_null() {
+        return object(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller gives a live XRC domain, which is not null.
+    let domain = unsafe { Handle::number(attr.xrcd) };
+    object(open(context, attr, domain))
+}
+
+fn open(context: ContextRef, attr: &c::ibv_qp_open_attr, domain: u32) -> Outcome<*mut c::ibv_qp> {
+    let mut fabric = fabric();
+    fabric.enter(context.device, Verb::ibv_open_qp)?;
+    let pair = fabric.pairs.get_mut(attr.qp_num).ok_or(libc::EINVAL)?;
+    if attr.qp_type != c::IBV_QPT_XRC_RECV || pair.xrc_domain != Some(domain) {
+        return Err(libc::EINVAL);
+    }
+    pair.handles += 1;
+    let init = c::ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        qp_type: attr.qp_type,
+        ..c::ibv_qp_init_attr::default()
+    };
+    let creation = Creation {
+        verb: Verb::ibv_open_qp,
+        context,
+        pd: None,
+        xrc_domain: Some(domain),
+        send_cq: None,
+        receive_cq: None,
+        srq: None,
+        blocks_loopback: false,
+        operations: None,
+    };
+    Ok(ptr::with_exposed_provenance_mut(handle(&creation, &init, attr.qp_num)))
+}
