@@ -148,7 +148,7 @@ fn a_batch_of_mixed_datagrams_arrives_whole() {
             let completion = b.received();
             let work = completion.outcome().unwrap();
             let start = usize::try_from(work.id()).unwrap() * 512;
-            assert_eq!(work.byte_length(), 104);
+            assert_eq!(work.byte_length(), 104, "datagram {}, {posting:?}", work.id());
             assert_eq!(b.bytes(start + 40, 64), payload, "datagram {}", work.id());
             let immediate = u32::try_from(work.id()).ok().filter(|id| *id >= 4);
             assert_eq!(work.immediate(), immediate);
