@@ -3,23 +3,32 @@
 mod access;
 mod address;
 mod address_handle;
+mod async_event;
 mod attributes;
 mod buffer;
+mod clock;
 mod completion;
+mod completion_channel;
 mod completion_queue;
+pub mod connection;
 mod context;
+mod descriptor;
 mod device;
 mod device_memory;
 mod error;
+mod extended_completion;
 mod fork;
 mod gid;
 mod ids;
 mod import;
+mod in_flight;
 mod memory_region;
 mod memory_window;
 mod multicast;
 mod null_region;
 mod on_demand;
+mod owned_buffer;
+mod owned_work;
 mod parent;
 mod pool;
 mod protection_domain;
@@ -39,14 +48,19 @@ mod xrc;
 pub use access::Access;
 pub use address::Address;
 pub use address_handle::AddressHandle;
+pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
-pub use completion_queue::CompletionQueue;
+pub use completion_channel::{CompletionChannel, CompletionQueueId};
+pub use completion_queue::{
+    CompletionQueue, Notification, builder::CompletionQueueBuilder, poller::Poller,
+};
 pub use context::{Context, LocalPort};
 pub use device::{Device, Devices, NodeType, TransportType, devices};
 pub use device_memory::DeviceMemory;
 pub use error::{CloseError, Error, Result, Verb};
+pub use extended_completion::{CompletionFields, ExtendedCompletion, ExtendedWork};
 pub use fork::{ForkSupport, fork_support, fork_support_of, protect_forks, protect_forks_of};
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{
@@ -58,6 +72,8 @@ pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
 pub use on_demand::{AddressSpace, Prefetch, PrefetchMode};
+pub use owned_buffer::OwnedBuffer;
+pub use owned_work::{Closed, Finished, RejectReason, Rejected, WorkId};
 pub use parent::Parent;
 pub use pool::{PoolOptions, PoolStatistics, PooledMemory, RegionPool};
 pub use protection_domain::ProtectionDomain;
@@ -71,6 +87,7 @@ pub use queue_pair::{
     endpoint::QpInfo,
     extras::{DataOrder, EnhancedConnection, RateLimit},
     halves::{ReceiveHalf, SendHalf},
+    owned::OwnedQueuePair,
     post::PostError,
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
