@@ -4,6 +4,7 @@
 //! is done to the peer at once here; what waits for the user there (fetching an event, acknowledging it)
 //! waits for the user here.
 
+mod accept;
 mod address;
 mod channel;
 mod connect;
@@ -13,6 +14,7 @@ mod event;
 mod identifier;
 mod multicast;
 mod queue_pair;
+mod resolve;
 
 use std::net::SocketAddr;
 
@@ -20,26 +22,26 @@ use rdma_sys as c;
 
 use crate::{async_event::Acknowledgements, slab::Slab};
 
+pub(crate) use accept::{
+    rdma_accept, rdma_disconnect, rdma_establish, rdma_notify, rdma_reject, rdma_reject_ece,
+};
 pub(crate) use address::{rdma_freeaddrinfo, rdma_getaddrinfo};
 pub(crate) use channel::{
     rdma_ack_cm_event, rdma_create_event_channel, rdma_destroy_event_channel, rdma_event_str,
     rdma_get_cm_event,
 };
-pub(crate) use connect::{
-    rdma_accept, rdma_connect, rdma_disconnect, rdma_establish, rdma_get_request, rdma_listen,
-    rdma_notify, rdma_reject, rdma_reject_ece,
-};
+pub(crate) use connect::{rdma_connect, rdma_get_request, rdma_listen};
 pub(crate) use device::{rdma_free_devices, rdma_get_devices};
 pub(crate) use endpoint::{rdma_create_ep, rdma_destroy_ep};
 pub(crate) use identifier::{
-    rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_remote_ece,
-    rdma_get_src_port, rdma_migrate_id, rdma_resolve_addr, rdma_resolve_route, rdma_set_local_ece,
-    rdma_set_option,
+    rdma_create_id, rdma_destroy_id, rdma_get_dst_port, rdma_get_remote_ece, rdma_get_src_port,
+    rdma_migrate_id, rdma_set_local_ece, rdma_set_option,
 };
 pub(crate) use multicast::{rdma_join_multicast, rdma_join_multicast_ex, rdma_leave_multicast};
 pub(crate) use queue_pair::{
     rdma_create_qp, rdma_create_qp_ex, rdma_destroy_qp, rdma_init_qp_attr,
 };
+pub(crate) use resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route};
 
 use channel::CmChannel;
 use device::CmDevice;

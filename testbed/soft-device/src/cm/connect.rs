@@ -1,11 +1,7 @@
 //! Connecting: listen, connect, accept, reject, disconnect.
 #![expect(unsafe_code, reason = "the functions of librdmacm, called from C")]
 
-use std::{
-    ffi::{c_int, c_void},
-    net::SocketAddr,
-    ptr, slice,
-};
+use std::{ffi::c_int, net::SocketAddr, ptr, slice};
 
 use rdma_sys as c;
 
@@ -13,12 +9,9 @@ use super::{
     Identifier, Side, State,
     channel::{self, rdma_ack_cm_event},
     device,
-    event::{
-        BY_CONSUMER, Event, LOOKUP_DATA, LOOKUP_REPLY_DATA, NO_LISTENER, Parameters, REJECT_DATA,
-        REPLY_DATA, REQUEST_DATA,
-    },
-    identifier::{bind, complete, create, number, release, show},
-    queue_pair::{break_pair, make_ready, route_between},
+    event::{Event, LOOKUP_DATA, NO_LISTENER, REJECT_DATA, REQUEST_DATA},
+    identifier::{complete, create, number, release, show},
+    resolve::bind,
 };
 use crate::{
     errno::{Outcome, minus_one},
@@ -47,9 +40,9 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut c::rdma_cm_id, backlog: c_i
 }
 
 /// What a caller wants of a connection, and its private data.
-struct Wanted<'a> {
-    side: Side,
-    data: &'a [u8],
+pub(super) struct Wanted<'a> {
+    pub(super) side: Side,
+    pub(super) data: &'a [u8],
 }
 
 impl Wanted<'_> {
@@ -58,7 +51,7 @@ impl Wanted<'_> {
     /// # Safety
     ///
     /// `param` is null, or readable together with its private data. `id` is a live identifier.
-    unsafe fn read(id: *mut c::rdma_cm_id, param: *const c::rdma_conn_param) -> Self {
+    pub(super) unsafe fn read(id: *mut c::rdma_cm_id, param: *const c::rdma_conn_param) -> Self {
         // SAFETY: by the contract above.
         let qp = unsafe { (*id).qp };
         // SAFETY: by the contract above.
@@ -96,7 +89,7 @@ impl Wanted<'_> {
 /// # Safety
 ///
 /// The data of `param` is readable.
-unsafe fn data(param: &c::rdma_conn_param) -> &[u8] {
+pub(super) unsafe fn data(param: &c::rdma_conn_param) -> &[u8] {
     if param.private_data.is_null() || param.private_data_len == 0 {
         return &[];
     }
@@ -106,7 +99,7 @@ unsafe fn data(param: &c::rdma_conn_param) -> &[u8] {
 
 impl Fabric {
     /// Cuts what is wanted to what the device has; 255 stands for all of that.
-    fn clamp(&self, device: u32, side: Side) -> Outcome<Side> {
+    pub(super) fn clamp(&self, device: u32, side: Side) -> Outcome<Side> {
         let limits = self.limits(device)?;
         let clamp = |wanted: u8, most: u8| match wanted {
             u8::MAX => Ok(most),
@@ -138,7 +131,7 @@ impl Fabric {
     }
 
     /// What one end of a connection hears from the other: its own answers are the other's questions.
-    fn heard(&self, from: u32) -> Side {
+    pub(super) fn heard(&self, from: u32) -> Side {
         let own = self.cm.identifiers.get(from).map_or_else(Side::default, |each| each.own);
         Side {
             responder_resources: own.initiator_depth,
@@ -283,218 +276,6 @@ pub(super) fn reject_unseen(fabric: &mut Fabric, listener: u32) {
             unsafe { release(ptr::with_exposed_provenance_mut(removed.raw)) };
         }
     }
-}
-
-/// See `rdma_accept(3)`: gets the queue pair of the identifier ready, if it has one.
-pub(crate) unsafe extern "C" fn rdma_accept(
-    id: *mut c::rdma_cm_id,
-    param: *mut c::rdma_conn_param,
-) -> c_int {
-    // SAFETY: the caller gives a live identifier.
-    let number = unsafe { number(id) };
-    // SAFETY: the caller gives null or readable parameters.
-    let wanted = unsafe { Wanted::read(id, param) };
-    // SAFETY: the caller is in a call on the identifier.
-    let qp = unsafe { (*id).qp };
-    let outcome = accept(number, &wanted, qp);
-    let datagram = fabric().cm.identifiers.get(number).is_some_and(|it| it.ps == c::RDMA_PS_UDP);
-    if datagram {
-        return minus_one(outcome);
-    }
-    // SAFETY: the caller gives a live identifier.
-    unsafe { complete(id, outcome) }
-}
-
-fn accept(number: u32, wanted: &Wanted<'_>, qp: *mut c::ibv_qp) -> Outcome {
-    let datagram = {
-        let mut fabric = fabric();
-        let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
-        let (ps, psn, device) = (identifier.ps, identifier.own.psn, identifier.device);
-        if identifier.state != State::Requested || wanted.data.len() > REPLY_DATA {
-            return Err(libc::EINVAL);
-        }
-        let device = device.ok_or(libc::EINVAL)?;
-        fabric.enter(device, Verb::rdma_accept)?;
-        let peer = identifier_peer(&fabric, number)?;
-        // What the peer did not say to answer is not asked of it.
-        let heard = fabric.heard(peer);
-        let mut side = fabric.clamp(device, wanted.side)?;
-        side.initiator_depth = side.initiator_depth.min(heard.initiator_depth);
-        side.responder_resources = side.responder_resources.min(heard.responder_resources);
-        side.retry_count = heard.retry_count;
-        let identifier = fabric.cm.identifiers.get_mut(number).ok_or(libc::EINVAL)?;
-        identifier.own = Side { psn, ..side };
-        ps == c::RDMA_PS_UDP
-    };
-    if !datagram && !qp.is_null() {
-        make_ready(number, qp)?;
-    }
-    let mut fabric = fabric();
-    let peer = identifier_peer(&fabric, number)?;
-    let answer = if datagram { State::Connected } else { State::Accepted };
-    let mut qp_num = 0;
-    if let Some(identifier) = fabric.cm.identifiers.get_mut(number) {
-        identifier.state = answer;
-        qp_num = identifier.own.qp_num;
-    }
-    if let Some(other) = fabric.cm.identifiers.get_mut(peer) {
-        other.state = if datagram { State::Connected } else { State::Responded };
-    }
-    if datagram {
-        let vector = route_between(&fabric, peer)?;
-        let mut event = Event::new(peer, c::RDMA_CM_EVENT_ESTABLISHED);
-        event.parameters = Parameters::Datagram(vector, qp_num, c::RDMA_UDP_QKEY);
-        fabric.tell(event.data(wanted.data, LOOKUP_REPLY_DATA));
-        return Ok(());
-    }
-    let heard = fabric.heard(number);
-    if let Some(other) = fabric.cm.identifiers.get_mut(peer) {
-        other.own.responder_resources = heard.responder_resources;
-        other.own.initiator_depth = heard.initiator_depth;
-    }
-    let event = Event::new(peer, c::RDMA_CM_EVENT_CONNECT_RESPONSE).connection(heard);
-    fabric.tell(event.data(wanted.data, REPLY_DATA));
-    Ok(())
-}
-
-/// The identifier at the other end, if it is still there.
-fn identifier_peer(fabric: &Fabric, number: u32) -> Outcome<u32> {
-    let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
-    identifier.peer.ok_or(libc::ECONNRESET)
-}
-
-/// See `rdma_establish(3)`: says that the own queue pair is ready.
-pub(crate) unsafe extern "C" fn rdma_establish(id: *mut c::rdma_cm_id) -> c_int {
-    // SAFETY: the caller gives a live identifier.
-    let number = unsafe { number(id) };
-    // SAFETY: the caller is in a call on the identifier.
-    if !unsafe { (*id).qp }.is_null() {
-        return minus_one(Err(libc::EINVAL));
-    }
-    let mut fabric = fabric();
-    let waits = |it: &Identifier| it.state == State::Responded;
-    minus_one(if fabric.cm.identifiers.get(number).is_some_and(waits) {
-        fabric.establish(number);
-        Ok(())
-    } else {
-        Err(libc::EINVAL)
-    })
-}
-
-/// See `rdma_notify(3)`: the queue pair heard from the peer before the peer said that it is ready.
-pub(crate) unsafe extern "C" fn rdma_notify(
-    id: *mut c::rdma_cm_id,
-    event: c::ibv_event_type,
-) -> c_int {
-    // SAFETY: the caller gives a live identifier.
-    let number = unsafe { number(id) };
-    let mut fabric = fabric();
-    let Some(identifier) = fabric.cm.identifiers.get_mut(number) else {
-        return minus_one(Err(libc::EINVAL));
-    };
-    minus_one(match (event, identifier.state) {
-        (c::IBV_EVENT_COMM_EST, State::Accepted) => {
-            identifier.state = State::Connected;
-            fabric.tell(Event::new(number, c::RDMA_CM_EVENT_ESTABLISHED));
-            Ok(())
-        }
-        (c::IBV_EVENT_COMM_EST, State::Connected) => Ok(()),
-        _ => Err(libc::EINVAL),
-    })
-}
-
-/// See `rdma_reject(3)`.
-pub(crate) unsafe extern "C" fn rdma_reject(
-    id: *mut c::rdma_cm_id,
-    private_data: *const c_void,
-    length: u8,
-) -> c_int {
-    // SAFETY: the caller gives a live identifier.
-    let number = unsafe { number(id) };
-    let param = c::rdma_conn_param {
-        private_data,
-        private_data_len: length,
-        ..c::rdma_conn_param::default()
-    };
-    // SAFETY: the caller gives `length` bytes.
-    minus_one(reject(number, unsafe { data(&param) }))
-}
-
-/// See `rdma_reject(3)`: as [`rdma_reject`], for the reason that the options do not fit.
-pub(crate) unsafe extern "C" fn rdma_reject_ece(
-    id: *mut c::rdma_cm_id,
-    private_data: *const c_void,
-    length: u8,
-) -> c_int {
-    // SAFETY: the two have the same contract.
-    unsafe { rdma_reject(id, private_data, length) }
-}
-
-fn reject(number: u32, data: &[u8]) -> Outcome {
-    let mut fabric = fabric();
-    let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
-    let (state, ps) = (identifier.state, identifier.ps);
-    if !matches!(state, State::Requested | State::Responded) || data.len() > REJECT_DATA {
-        return Err(libc::EINVAL);
-    }
-    let peer = identifier_peer(&fabric, number);
-    for each in [Ok(number), peer].into_iter().flatten() {
-        if let Some(identifier) = fabric.cm.identifiers.get_mut(each) {
-            identifier.state = State::Disconnected;
-            identifier.peer = None;
-        }
-    }
-    if let Ok(peer) = peer {
-        let (kind, room) = if ps == c::RDMA_PS_UDP {
-            (c::RDMA_CM_EVENT_UNREACHABLE, LOOKUP_REPLY_DATA)
-        } else {
-            (c::RDMA_CM_EVENT_REJECTED, REJECT_DATA)
-        };
-        let data = data.get(..data.len().min(room)).unwrap_or(&[]);
-        fabric.tell(Event::new(peer, kind).status(BY_CONSUMER).data(data, room));
-    }
-    Ok(())
-}
-
-/// See `rdma_disconnect(3)`: puts the queue pair of the identifier into error and tells both ends. The
-/// answer of the peer is not waited for.
-pub(crate) unsafe extern "C" fn rdma_disconnect(id: *mut c::rdma_cm_id) -> c_int {
-    // SAFETY: the caller gives a live identifier.
-    let number = unsafe { number(id) };
-    // SAFETY: the caller is in a call on the identifier.
-    let qp = unsafe { (*id).qp };
-    let outcome = disconnect(number);
-    if outcome.is_ok() && !qp.is_null() {
-        break_pair(qp);
-    }
-    // The end of a connection that was over already brings no event to wait for.
-    if outcome != Ok(true) {
-        return minus_one(outcome.map(drop));
-    }
-    // SAFETY: the caller gives a live identifier.
-    unsafe { complete(id, Ok(())) }
-}
-
-/// Ends a connection; whether it was there.
-fn disconnect(number: u32) -> Outcome<bool> {
-    let mut fabric = fabric();
-    let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
-    let (state, device) = (identifier.state, identifier.device);
-    if let Some(device) = device {
-        fabric.enter(device, Verb::rdma_disconnect)?;
-    }
-    match state {
-        State::Connected | State::Accepted | State::Responded => {}
-        State::Disconnected => return Ok(false),
-        _ => return Err(libc::EINVAL),
-    }
-    fabric.desert(number);
-    if let Some(identifier) = fabric.cm.identifiers.get_mut(number) {
-        identifier.state = State::Disconnected;
-    }
-    fabric.tell(Event::new(number, c::RDMA_CM_EVENT_DISCONNECTED));
-    fabric.tell(Event::new(number, c::RDMA_CM_EVENT_TIMEWAIT_EXIT));
-    Ok(true)
 }
 
 /// See `rdma_get_request(3)`: the next request to a listener without a channel.

@@ -7,10 +7,9 @@ use rdma_sys as c;
 
 use super::{
     address::of_info,
-    identifier::{
-        rdma_bind_addr, rdma_create_id, rdma_destroy_id, rdma_resolve_addr, rdma_resolve_route,
-    },
+    identifier::{rdma_create_id, rdma_destroy_id},
     queue_pair::{rdma_create_qp, rdma_destroy_qp},
+    resolve::{rdma_bind_addr, rdma_resolve_addr, rdma_resolve_route},
 };
 use crate::errno::{errno, minus_one, set_errno};
 
