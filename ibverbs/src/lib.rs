@@ -1,15 +1,16 @@
 #![doc = include_str!("../README.md")]
 
 mod access;
-mod async_event;
 mod address;
 mod address_handle;
+mod async_event;
 mod attributes;
 mod buffer;
 mod clock;
 mod completion;
 mod completion_channel;
 mod completion_queue;
+pub mod connection;
 mod context;
 mod descriptor;
 mod device;
@@ -20,11 +21,14 @@ mod fork;
 mod gid;
 mod ids;
 mod import;
+mod in_flight;
 mod memory_region;
 mod memory_window;
 mod multicast;
 mod null_region;
 mod on_demand;
+mod owned_buffer;
+mod owned_work;
 mod parent;
 mod pool;
 mod protection_domain;
@@ -42,9 +46,9 @@ mod work_request;
 mod xrc;
 
 pub use access::Access;
-pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use address::Address;
 pub use address_handle::AddressHandle;
+pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
@@ -68,6 +72,8 @@ pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
 pub use on_demand::{AddressSpace, Prefetch, PrefetchMode};
+pub use owned_buffer::OwnedBuffer;
+pub use owned_work::{Closed, Finished, RejectReason, Rejected, WorkId};
 pub use parent::Parent;
 pub use pool::{PoolOptions, PoolStatistics, PooledMemory, RegionPool};
 pub use protection_domain::ProtectionDomain;
@@ -81,6 +87,7 @@ pub use queue_pair::{
     endpoint::QpInfo,
     extras::{DataOrder, EnhancedConnection, RateLimit},
     halves::{ReceiveHalf, SendHalf},
+    owned::OwnedQueuePair,
     post::PostError,
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
