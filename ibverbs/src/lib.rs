@@ -10,6 +10,7 @@ mod clock;
 mod completion;
 mod completion_channel;
 mod completion_queue;
+pub mod connection;
 mod context;
 mod descriptor;
 mod device;
@@ -20,11 +21,14 @@ mod fork;
 mod gid;
 mod ids;
 mod import;
+mod in_flight;
 mod memory_region;
 mod memory_window;
 mod multicast;
 mod null_region;
 mod on_demand;
+mod owned_buffer;
+mod owned_work;
 mod parent;
 mod pool;
 mod protection_domain;
@@ -68,6 +72,8 @@ pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
 pub use on_demand::{AddressSpace, Prefetch, PrefetchMode};
+pub use owned_buffer::OwnedBuffer;
+pub use owned_work::{Closed, Finished, RejectReason, Rejected, WorkId};
 pub use parent::Parent;
 pub use pool::{PoolOptions, PoolStatistics, PooledMemory, RegionPool};
 pub use protection_domain::ProtectionDomain;
@@ -81,6 +87,7 @@ pub use queue_pair::{
     endpoint::QpInfo,
     extras::{DataOrder, EnhancedConnection, RateLimit},
     halves::{ReceiveHalf, SendHalf},
+    owned::OwnedQueuePair,
     post::PostError,
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,

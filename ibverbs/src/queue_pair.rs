@@ -10,12 +10,14 @@
 pub(crate) mod attributes;
 pub(crate) mod builder;
 pub(crate) mod change;
+mod close;
 pub(crate) mod connect;
 pub(crate) mod datagram;
 pub(crate) mod drain;
 pub(crate) mod endpoint;
 pub(crate) mod extras;
 pub(crate) mod halves;
+pub(crate) mod owned;
 pub(crate) mod post;
 mod rules;
 pub(crate) mod state;
@@ -130,7 +132,7 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     pub fn posting(&self) -> Posting {
         match self.handle.path {
             post::Path::Classic => Posting::Classic,
-            post::Path::Extended(_) | post::Path::ExtendedInPlace(_) => Posting::Extended,
+            _ => Posting::Extended,
         }
     }
 

@@ -1,3 +1,4 @@
+//~ E0382
 //! A vector belongs to its region, so that it cannot move its elements.
 use ibverbs::{Access, ProtectionDomain};
 

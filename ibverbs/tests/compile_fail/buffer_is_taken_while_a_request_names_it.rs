@@ -1,3 +1,4 @@
+//~ E0505
 //! A buffer leaves its region when no request that is still to be posted names it.
 use ibverbs::{MemoryRegion, QueuePair, Rc, SendWr};
 

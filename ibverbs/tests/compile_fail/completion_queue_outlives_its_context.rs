@@ -1,3 +1,4 @@
+//~ E0505
 //! A completion queue borrows its context.
 use ibverbs::{Device, Result};
 

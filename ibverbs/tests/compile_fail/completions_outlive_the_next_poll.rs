@@ -1,3 +1,4 @@
+//~ E0499
 //! Completions lie in the slots that they were polled into.
 use ibverbs::{Completion, CompletionQueue, Result};
 

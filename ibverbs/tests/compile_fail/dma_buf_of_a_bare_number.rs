@@ -1,3 +1,4 @@
+//~ E0308
 //! A descriptor is borrowed from whoever keeps it open.
 use std::{
     fs::File,

@@ -1,3 +1,4 @@
+//~ E0133
 //! Nobody but the caller knows who else uses the memory behind a descriptor.
 use ibverbs::{Access, DmaBufPart, ProtectionDomain};
 

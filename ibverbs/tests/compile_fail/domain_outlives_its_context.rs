@@ -1,3 +1,4 @@
+//~ E0505
 //! A domain borrows its context.
 use ibverbs::{Device, Result};
 

@@ -1,3 +1,4 @@
+//~ E0277
 //! Each handle is the only one of its object.
 use ibverbs::{
     CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, Rc, Region, Reset,

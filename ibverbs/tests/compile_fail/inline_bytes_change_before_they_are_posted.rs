@@ -1,3 +1,4 @@
+//~ E0502
 //! Inline bytes are borrowed until they are posted.
 use ibverbs::{Inline, QueuePair, Rc, SendWr};
 

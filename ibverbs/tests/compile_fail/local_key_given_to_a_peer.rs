@@ -1,3 +1,4 @@
+//~ E0308
 //! The two keys of a region are of two types.
 use ibverbs::{Region, RemoteMemory, Result};
 

@@ -1,3 +1,4 @@
+//~ E0382
 //! Connecting takes the unconnected queue pair away.
 use ibverbs::{ConnectOptions, QpInfo, QueuePair, Rc, Reset, Result};
 

@@ -1,3 +1,4 @@
+//~ E0505
 //! A queue pair borrows its domain and its completion queues.
 use ibverbs::{Context, Rc, Result};
 

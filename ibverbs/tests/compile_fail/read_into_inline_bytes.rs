@@ -1,3 +1,4 @@
+//~ E0277
 //! What is read needs registered memory to land in.
 use ibverbs::{Inline, Rc, RemoteSegment, Segment, SendWr};
 

@@ -1,3 +1,4 @@
+//~ E0061
 //! A read carries no immediate.
 use ibverbs::{Rc, RemoteSegment, Segment, SendWr};
 

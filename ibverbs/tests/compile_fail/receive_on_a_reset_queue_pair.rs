@@ -1,3 +1,4 @@
+//~ E0599
 //! Receives can be posted from initialized on.
 use ibverbs::{PostError, QueuePair, Rc, RecvWr};
 

@@ -1,3 +1,4 @@
+//~ E0505
 //! A receive borrows the memory that it names.
 use ibverbs::{MemoryRegion, QueuePair, Rc, RecvWr};
 

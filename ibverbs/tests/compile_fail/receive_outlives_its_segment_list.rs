@@ -1,3 +1,4 @@
+//~ E0505
 //! A receive borrows its list of segments.
 use ibverbs::{QueuePair, Rc, RecvWr, Segment};
 

@@ -1,3 +1,4 @@
+//~ E0515
 //! A region that leaves a function takes its domain along, or does not leave.
 use std::sync::Arc;
 

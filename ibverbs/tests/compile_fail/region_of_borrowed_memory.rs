@@ -1,3 +1,4 @@
+//~ E0277
 //! Borrowed memory is registered in a scope.
 use ibverbs::{Access, ProtectionDomain};
 

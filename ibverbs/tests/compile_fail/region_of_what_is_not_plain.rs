@@ -1,3 +1,4 @@
+//~ E0277
 //! A device writes any bytes, so that every pattern must be a value.
 use ibverbs::{Access, ProtectionDomain};
 

@@ -1,3 +1,4 @@
+//~ E0505
 //! A region borrows its domain.
 use ibverbs::{Access, Context, Result};
 

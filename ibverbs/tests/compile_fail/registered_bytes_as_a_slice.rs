@@ -1,3 +1,4 @@
+//~ E0599
 //! Memory that a device may write is copied, never borrowed.
 use ibverbs::MemoryRegion;
 

@@ -1,3 +1,4 @@
+//~ none
 //! Nor do its bytes.
 use ibverbs::{Access, ProtectionDomain};
 

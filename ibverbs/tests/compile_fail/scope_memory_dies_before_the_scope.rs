@@ -1,3 +1,4 @@
+//~ E0597
 //! Memory of a scope outlives it.
 use ibverbs::{Access, ProtectionDomain};
 

@@ -1,3 +1,4 @@
+//~ E0506
 //! Memory of a scope is borrowed until the scope has ended.
 use ibverbs::{Access, ProtectionDomain};
 

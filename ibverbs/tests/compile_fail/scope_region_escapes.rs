@@ -1,3 +1,4 @@
+//~ none
 //! A region of a scope does not leave it.
 use ibverbs::{Access, ProtectionDomain};
 

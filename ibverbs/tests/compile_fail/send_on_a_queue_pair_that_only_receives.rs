@@ -1,3 +1,4 @@
+//~ E0599
 //! A queue pair that is ready to receive does not send yet.
 use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
 

@@ -1,3 +1,4 @@
+//~ E0599
 //! A queue pair that only takes receives sends nothing.
 use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
 

@@ -1,3 +1,4 @@
+//~ E0599
 //! A queue pair that is not connected sends nothing.
 use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
 

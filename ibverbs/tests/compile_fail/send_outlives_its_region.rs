@@ -1,3 +1,4 @@
+//~ E0505
 //! A request borrows the memory that it names.
 use ibverbs::{MemoryRegion, QueuePair, Rc, SendWr};
 

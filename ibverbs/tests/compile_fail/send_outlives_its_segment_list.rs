@@ -1,3 +1,4 @@
+//~ E0505
 //! A request borrows its list of segments.
 use ibverbs::{QueuePair, Rc, Segment, SendWr};
 

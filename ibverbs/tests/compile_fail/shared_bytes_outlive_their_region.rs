@@ -1,3 +1,4 @@
+//~ E0505
 //! The bytes of a region are there as long as the region is.
 use ibverbs::MemoryRegion;
 

@@ -1,3 +1,4 @@
+//~ E0502
 //! A slice excludes every other way to the bytes.
 use ibverbs::MemoryRegion;
 

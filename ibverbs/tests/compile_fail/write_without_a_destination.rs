@@ -1,3 +1,4 @@
+//~ E0061
 //! A write names the memory of the peer.
 use ibverbs::{Rc, RemoteSegment, Segment, SendWr};
 

@@ -4,5 +4,6 @@
 mod async_events;
 mod channels;
 mod extended;
+mod owned;
 mod queues;
 mod support;
