@@ -5,6 +5,7 @@
 
 mod error;
 mod extended;
+mod vendor;
 
 use std::{ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull, slice};
 
