@@ -12,6 +12,7 @@ mod clock;
 mod completion;
 mod completion_channel;
 mod completion_queue;
+pub mod connection;
 mod context;
 mod descriptor;
 mod device;

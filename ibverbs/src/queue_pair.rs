@@ -128,7 +128,7 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     pub fn posting(&self) -> Posting {
         match self.handle.path {
             post::Path::Classic => Posting::Classic,
-            post::Path::Extended(_) | post::Path::ExtendedInPlace(_) => Posting::Extended,
+            _ => Posting::Extended,
         }
     }
 

@@ -27,7 +27,7 @@ pub enum Addressing {
     Peer,
     /// Each names an address handle, a queue pair and its queue key.
     Datagram,
-    /// To the peer; messages name one of its shared receive queues.
+    /// To the peer; each names one of its shared receive queues.
     SharedQueue,
 }
 

@@ -218,7 +218,7 @@ impl ConnectOptions {
 }
 
 /// How many reads a device can have in each direction, kept to what is of use.
-fn read_depth(limit: u32) -> u8 {
+pub(crate) fn read_depth(limit: u32) -> u8 {
     u8::try_from(limit.min(16)).unwrap_or(16)
 }
 
@@ -243,7 +243,7 @@ const RECEIVER_NOT_READY_STEPS: [u64; 31] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-pub(super) fn receiver_not_ready_code(timer: Duration) -> u8 {
+pub(crate) fn receiver_not_ready_code(timer: Duration) -> u8 {
     let fits = |step: &u64| Duration::from_micros(step * 10) >= timer;
     let index = RECEIVER_NOT_READY_STEPS.iter().position(fits);
     index.and_then(|index| u8::try_from(index + 1).ok()).unwrap_or(0)
@@ -321,7 +321,7 @@ impl<'a, T: Connected> QueuePair<'a, T, ReadyToReceive> {
 
 impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// Carries out a change whose attributes lead to state `N`.
-    pub(super) fn change<N>(self, change: Transition) -> Result<QueuePair<'a, T, N>> {
+    pub(crate) fn change<N>(self, change: Transition) -> Result<QueuePair<'a, T, N>> {
         self.handle.apply(change)?;
         Ok(self.in_state())
     }

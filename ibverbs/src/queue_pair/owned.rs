@@ -206,7 +206,7 @@ impl<'a, T: Connected + Receiving, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     }
 }
 
-impl<'a, T: Connected + RemoteWrite, B: HostBuffer> OwnedQueuePair<'a, T, B> {
+impl<'a, T: Connected + Receiving + RemoteWrite, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Writes a whole buffer into the peer's memory.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl<'a, T: Connected + RemoteWrite, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     }
 }
 
-impl<'a, T: Connected + RemoteRead, B: HostBuffer> OwnedQueuePair<'a, T, B> {
+impl<'a, T: Connected + Receiving + RemoteRead, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Fills a whole buffer from the peer's memory. Not for iWARP devices, which want memory that the peer may
     /// write for that.
     ///

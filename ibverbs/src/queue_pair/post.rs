@@ -49,6 +49,9 @@ impl<T: Transport> QueuePair<'_, T> {
             (Path::Extended(extended) | Path::ExtendedInPlace(extended), _) => {
                 self.handle.post_extended(extended, batch)
             }
+            (Path::ExtendedButLists(extended), _) => {
+                self.handle.post_extended_but_lists(extended, batch)
+            }
             (Path::Classic, _) => self.handle.post_classic(batch),
         }
     }
@@ -252,6 +255,21 @@ impl Handle<'_> {
         match poster.complete() {
             0 => Ok(()),
             returned => Err(refused_whole(returned)),
+        }
+    }
+
+    /// For a provider that miscounts lists of segments when they come through `ibv_wr_*`, but not through
+    /// `ibv_post_send`, which takes requests of the same queue pair.
+    #[inline(never)]
+    fn post_extended_but_lists<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        if batch.iter().any(|wr| wr.shape == Shape::List && wr.raw.num_sge > 1) {
+            self.post_classic(batch)
+        } else {
+            self.post_extended(extended, batch)
         }
     }
 

@@ -20,6 +20,34 @@ impl Transition {
         Self { attributes, mask: rdma_sys::IBV_QP_STATE }
     }
 
+    /// A change whose attributes the kernel's connection manager has filled in.
+    pub(crate) fn given(attributes: ibv_qp_attr, mask: u32) -> Self {
+        // Bits 21 to 24 are the kernel's own (addresses of the Ethernet link), which no library takes back.
+        Self { attributes, mask: mask & !0x01e0_0000 }
+    }
+
+    /// What both sides of a connection that the connection manager makes agreed on, and this side's own choices, on the
+    /// way to ready-to-receive.
+    pub(crate) fn agreed(
+        self,
+        access: u32,
+        receiver_not_ready_timer: u8,
+        incoming_reads: Option<u8>,
+    ) -> Self {
+        let has = |bit| self.mask & bit != 0;
+        let (timer, reads) =
+            (has(rdma_sys::IBV_QP_MIN_RNR_TIMER), has(rdma_sys::IBV_QP_MAX_DEST_RD_ATOMIC));
+        self.with(rdma_sys::IBV_QP_ACCESS_FLAGS, |attributes| {
+            attributes.qp_access_flags = access;
+            if timer {
+                attributes.min_rnr_timer = receiver_not_ready_timer;
+            }
+            if let (true, Some(incoming_reads)) = (reads, incoming_reads) {
+                attributes.max_dest_rd_atomic = incoming_reads;
+            }
+        })
+    }
+
     /// A change of attributes that leaves the state as it is.
     pub(super) fn within() -> Self {
         Self { attributes: ibv_qp_attr::default(), mask: 0 }
@@ -35,6 +63,10 @@ impl Transition {
         qp: *mut rdma_sys::ibv_qp,
         library: &rdma_sys::Library,
     ) -> Result<()> {
+        // iWARP: the kernel's connection manager has done it already.
+        if self.mask == 0 {
+            return Ok(());
+        }
         let (verb, modify) = verb!(library, ibv_modify_qp)?;
         // SAFETY: the caller says that it is live; libibverbs keeps the state that this side has brought it to.
         let from = QueuePairState(unsafe { (*qp).state });

@@ -9,6 +9,7 @@ use crate::support::{assert_clean, listed, memory_file, part_of};
 
 /// Uses everything once, with borrowed parents.
 #[expect(unsafe_code, reason = "registers memory by its descriptor")]
+#[expect(clippy::panic_in_result_fn, reason = "what is refused is an error, what is wrong a panic")]
 fn life(device: &SoftDevice, posting: Option<Posting>) -> Result<(), Box<dyn Error>> {
     let context = listed(device).open()?;
     let attributes = context.query_device()?;

@@ -47,7 +47,9 @@ fn a_machine_without_a_device_is_told_how_to_get_one() {
 fn a_kernel_without_rdma_is_told_what_to_load() {
     unsafe extern "C" fn refused(_: *mut c_int) -> *mut *mut sys::ibv_device {
         // SAFETY: each thread has its own.
-        unsafe { *libc::__errno_location() = libc::ENOSYS };
+        let errno = unsafe { libc::__errno_location() };
+        // SAFETY: as above.
+        unsafe { errno.write(libc::ENOSYS) };
         ptr::null_mut()
     }
     let library = library_with(|verbs| verbs.ibv_get_device_list = Some(refused));

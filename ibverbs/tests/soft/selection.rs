@@ -5,8 +5,11 @@ use soft_device::SoftDevice;
 
 use crate::support::{assert_clean, in_child, listed};
 
+/// Variables of the environment, by their names.
+type Variables = [(&'static str, &'static str)];
+
 /// What the child of the test chose, or its error.
-fn chosen(name: &str, variables: &[(&str, &str)]) -> Option<String> {
+fn chosen(name: &str, variables: &Variables) -> Option<String> {
     let Some(output) = in_child(name, variables) else {
         let devices = [0, 1, 2, 3].map(|_| SoftDevice::builder().ports(2).build());
         devices[3].set_port_active(1, false);
@@ -20,8 +23,12 @@ fn chosen(name: &str, variables: &[(&str, &str)]) -> Option<String> {
         return None;
     };
     assert!(output.status.success(), "{output:?}");
-    let text = String::from_utf8(output.stdout).unwrap();
-    Some(text.lines().find_map(|line| line.split_once("chosen: ")).unwrap().1.to_owned())
+    Some(said(&output.stdout))
+}
+
+fn said(output: &[u8]) -> String {
+    let text = String::from_utf8(output.to_vec()).unwrap();
+    text.lines().find_map(|line| line.split_once("chosen: ")).unwrap().1.to_owned()
 }
 
 fn choose() -> Result<String, Error> {
@@ -34,7 +41,7 @@ fn choose() -> Result<String, Error> {
 #[test]
 fn device_port_and_gid_are_what_the_environment_says() {
     let name = "selection::device_port_and_gid_are_what_the_environment_says";
-    let cases: [(&[(&str, &str)], &str); 11] = [
+    let cases: [(&Variables, &str); 11] = [
         (&[], "soft0 port 1 GID 1"),
         (&[("RDMA_DEVICE", "soft1")], "soft1 port 1 GID 1"),
         (&[("RDMA_DEVICE", "=soft1")], "soft1 port 1 GID 1"),
@@ -56,7 +63,7 @@ fn device_port_and_gid_are_what_the_environment_says() {
 #[test]
 fn what_the_environment_cannot_have_says_what_there_is() {
     let name = "selection::what_the_environment_cannot_have_says_what_there_is";
-    let cases: [(&[(&str, &str)], &[&str]); 9] = [
+    let cases: [(&Variables, &[&str]); 9] = [
         (
             &[("RDMA_DEVICE", "mlx5_0")],
             &[

@@ -15,6 +15,8 @@ mod objects;
 #[cfg(test)]
 mod reliable;
 #[cfg(test)]
+mod scalable;
+#[cfg(test)]
 mod shared;
 #[cfg(test)]
 mod support;
