@@ -118,6 +118,13 @@ pub enum Error {
         reason: String,
     },
 
+    /// The device reported a request that is not outstanding: it, or its driver, is broken.
+    #[error("the device reported request {id:#x}, which is not outstanding")]
+    UnknownWork {
+        /// The number that it reported.
+        id: u64,
+    },
+
     /// The connection manager reports that a connection cannot be made, or has ended.
     #[error("{event}{}: {}", named(" (", *peer, ")"), event.remedy(-status))]
     Connection {

@@ -4,6 +4,8 @@ mod access;
 mod address;
 mod address_handle;
 mod async_event;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod attributes;
 mod buffer;
 mod clock;
@@ -21,11 +23,14 @@ mod fork;
 mod gid;
 mod ids;
 mod import;
+mod in_flight;
 mod memory_region;
 mod memory_window;
 mod multicast;
 mod null_region;
 mod on_demand;
+mod owned_buffer;
+mod owned_work;
 mod parent;
 mod pool;
 mod protection_domain;
@@ -46,6 +51,8 @@ pub use access::Access;
 pub use address::Address;
 pub use address_handle::AddressHandle;
 pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncCompletionQueue, AsyncQueuePair, Transfer};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
@@ -69,6 +76,8 @@ pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
 pub use on_demand::{AddressSpace, Prefetch, PrefetchMode};
+pub use owned_buffer::OwnedBuffer;
+pub use owned_work::{Closed, Finished, RejectReason, Rejected, WorkId};
 pub use parent::Parent;
 pub use pool::{PoolOptions, PoolStatistics, PooledMemory, RegionPool};
 pub use protection_domain::ProtectionDomain;
@@ -82,6 +91,7 @@ pub use queue_pair::{
     endpoint::QpInfo,
     extras::{DataOrder, EnhancedConnection, RateLimit},
     halves::{ReceiveHalf, SendHalf},
+    owned::OwnedQueuePair,
     post::PostError,
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
@@ -100,7 +110,7 @@ pub use shared_receive_queue::{
 };
 pub use transport::{
     Addressing, Connected, Datagram, Rc, Receiving, RemoteAtomic, RemoteFlush, RemoteInvalidate,
-    RemoteRead, RemoteWrite, Transport, Uc, Ud, XrcInitiator,
+    RemoteRead, RemoteWrite, Solicits, Transport, Uc, Ud, XrcInitiator,
 };
 pub use work_request::{
     Destination, FlushScope, Gather, Inline, Operations, Placement, RecvWr, Scatter, SendWr,

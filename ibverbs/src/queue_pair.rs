@@ -10,12 +10,14 @@
 pub(crate) mod attributes;
 pub(crate) mod builder;
 pub(crate) mod change;
+mod close;
 pub(crate) mod connect;
 pub(crate) mod datagram;
 pub(crate) mod drain;
 pub(crate) mod endpoint;
 pub(crate) mod extras;
 pub(crate) mod halves;
+pub(crate) mod owned;
 pub(crate) mod post;
 mod rules;
 pub(crate) mod state;
@@ -71,6 +73,9 @@ pub struct Capabilities {
     pub send_segments: u32,
     /// Segments of a request of the receive queue.
     pub receive_segments: u32,
+    /// Segments that a request of the receive queue has at least: 0 unless it was made with
+    /// [`min_receive_segments`](crate::QueuePairBuilder::min_receive_segments).
+    pub least_receive_segments: u32,
     /// Inline bytes of a request.
     pub inline: u32,
 }
@@ -82,6 +87,7 @@ impl Capabilities {
             receive_requests: raw.max_recv_wr,
             send_segments: raw.max_send_sge,
             receive_segments: raw.max_recv_sge,
+            least_receive_segments: 0,
             inline: raw.max_inline_data,
         }
     }
@@ -126,7 +132,7 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     pub fn posting(&self) -> Posting {
         match self.handle.path {
             post::Path::Classic => Posting::Classic,
-            post::Path::Extended(_) | post::Path::ExtendedInPlace(_) => Posting::Extended,
+            _ => Posting::Extended,
         }
     }
 

@@ -33,11 +33,14 @@ impl RoutingHeader {
 
     /// Whether the datagram came over IPv4.
     ///
-    /// Nothing says so. It is taken for IPv4 if the last twenty bytes are an IPv4 header with the right checksum,
-    /// as libibverbs does.
+    /// Nothing says so. It did if the first bytes are no IPv6 header; if they look like one, the last twenty bytes
+    /// decide: an IPv4 header with the right checksum is one. libibverbs guesses alike.
     #[must_use]
     pub fn is_ipv4(&self) -> bool {
         let header = &self.0[Self::IPV4];
+        if self.0[0] >> 4 != 6 {
+            return header[0] >> 4 == 4;
+        }
         let words = header.chunks_exact(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
         let sum: u32 = words.sum();
         header[0] == 0x45 && (sum & 0xffff) + (sum >> 16) == 0xffff
@@ -210,16 +213,21 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv4_header_with_a_wrong_checksum_is_none() {
-        let RoutingHeader(mut bytes) = ipv4();
-        bytes[31] ^= 1;
-        assert!(!RoutingHeader(bytes).is_ipv4());
-    }
-
-    #[test]
-    fn an_ipv4_header_is_found_behind_whatever_the_device_left_before_it() {
+    fn where_both_headers_could_be_meant_the_checksum_of_ipv4_decides() {
         let RoutingHeader(mut bytes) = ipv4();
         bytes[..20].fill(0x60);
         assert_eq!(RoutingHeader(bytes).source(), "::ffff:10.99.1.1".parse().unwrap());
+        bytes[31] ^= 1;
+        assert!(!RoutingHeader(bytes).is_ipv4());
+        bytes[..20].fill(0);
+        assert!(RoutingHeader(bytes).is_ipv4());
+    }
+
+    #[test]
+    fn any_bytes_are_a_header() {
+        for value in 0..=u8::MAX {
+            let header = RoutingHeader::from_bytes([value; RoutingHeader::LENGTH]);
+            assert!(!format!("{header:?}").is_empty());
+        }
     }
 }

@@ -133,8 +133,9 @@ mod tests {
     #[test]
     fn nothing_is_written_to_a_buffer_after_its_region_ended_under_load() {
         let Some(host) = open(LOOPBACK) else { return };
+        let (mut cut_off, mut reached) = (0, 0);
         for round in 0..40_u64 {
-            let (a, b) = host.ends(Shape { memory: 64 << 10, ..Shape::default() });
+            let (a, _b) = host.ends(Shape { memory: 64 << 10, ..Shape::default() });
             a.memory.bytes().fill(0, 64 << 10, 0xaa).unwrap();
             let target = PageAligned::new(64 << 10).unwrap();
             let target = MemoryRegion::register(&host.domain, target, ALL).unwrap();
@@ -143,13 +144,18 @@ mod tests {
                 a.post(SendWr::write(a.memory.segment(..).unwrap(), &to).id(id).signaled());
             }
             // Somewhere in the middle of it, later each time.
-            thread::sleep(Duration::from_micros(round * 100));
+            thread::sleep(Duration::from_micros(round * round * 20));
             let buffer = target.into_buffer().unwrap();
             let kept = buffer.as_slice().to_vec();
-            let failed = (0..16).any(|_| a.sent().outcome().is_err());
-            assert_eq!(buffer.as_slice(), kept, "round {round}, failed: {failed}");
-            drop(b);
+            let failure = (0..16).filter_map(|_| a.sent().outcome().err()).next();
+            assert!(buffer.as_slice() == kept, "round {round}, {failure:?}");
+            if let Some(failure) = failure {
+                assert_eq!(failure.status, CompletionStatus::REMOTE_ACCESS_ERROR);
+            }
+            cut_off += usize::from(failure.is_some());
+            reached += usize::from(kept.contains(&0xaa));
         }
+        println!("of 40 rounds, bytes arrived in {reached} and writes were cut off in {cut_off}");
     }
 
     #[test]
@@ -212,7 +218,10 @@ mod tests {
             b.receive(1, 0, 4);
             SendWr::send(a.memory.segment(..8).unwrap())
         });
-        assert_eq!(status, CompletionStatus::REMOTE_INVALID_REQUEST);
+        // The specification says the first, software devices say the second.
+        let too_long =
+            [CompletionStatus::REMOTE_INVALID_REQUEST, CompletionStatus::REMOTE_OPERATION_ERROR];
+        assert!(too_long.contains(&status), "{status}");
     }
 
     #[test]
@@ -233,11 +242,9 @@ mod tests {
         let (a, b) = host.ends(Shape::default());
         let foreign = other.region(vec![0; 64], ALL);
         let to = b.memory.remote().at(0).unwrap();
-        // Some devices refuse the request as it is posted, others as it is done.
-        match a.pair.post_send(&mut [SendWr::write(foreign.segment(..).unwrap(), &to)]) {
-            Ok(()) => assert_eq!(a.sent().status(), CompletionStatus::LOCAL_PROTECTION_ERROR),
-            Err(error) => assert_eq!(error.posted(), 0),
-        }
+        a.post(SendWr::write(foreign.segment(..).unwrap(), &to));
+        // Software devices say only that it was flushed.
+        a.sent().outcome().unwrap_err();
         assert_eq!(b.get(0, 64), [0; 64]);
     }
 

@@ -16,6 +16,7 @@ pub struct QueuePairBuilder<'a, T> {
     send_queue: Parent<'a, CompletionQueue<'a>>,
     receive_queue: Parent<'a, CompletionQueue<'a>>,
     capabilities: rdma_sys::ibv_qp_cap,
+    least_receive_segments: u32,
     signal_all: bool,
     shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
     posting: Option<Posting>,
@@ -56,6 +57,7 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
                 max_recv_sge: receives,
                 max_inline_data: 0,
             },
+            least_receive_segments: 0,
             signal_all: false,
             shared: None,
             posting: None,
@@ -91,6 +93,13 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     #[doc(alias = "max_recv_sge")]
     pub fn max_receive_segments(mut self, count: u32) -> Self {
         self.capabilities.max_recv_sge = count;
+        self
+    }
+
+    /// How few segments a receive may have; 0, a receive without memory, if not set. Some devices take such a
+    /// receive without an error and drop it: with 1 posting it is an error.
+    pub fn min_receive_segments(mut self, count: u32) -> Self {
+        self.least_receive_segments = count;
         self
     }
 
@@ -139,6 +148,12 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
+    /// The domain it will belong to.
+    #[must_use]
+    pub fn protection_domain(&self) -> &ProtectionDomain<'a> {
+        &self.domain
+    }
+
     /// Makes the queue pair. Enters the kernel, allocates.
     ///
     /// # Errors
@@ -149,6 +164,43 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
+        self.check_contexts()?;
+        let made = match self.posting {
+            Some(Posting::Extended) => self.create_extended(),
+            Some(Posting::Classic) => self.create_classic(),
+            None => self.create_extended().or_else(|_| self.create_classic()),
+        };
+        self.explained(made)
+    }
+
+    /// Makes the queue pair by a verb of its vendor, such as `efadv_create_qp_ex`, for transports that
+    /// `ibv_create_qp_ex` does not have. Posting is always [`Extended`](Posting::Extended) then.
+    ///
+    /// `create` is called with the context and with what `ibv_create_qp_ex` would get; it returns null, and sets
+    /// errno, if it fails.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create), in the name of `verb`.
+    ///
+    /// # Safety
+    ///
+    /// What `create` returns, unless it is null, is a live queue pair of transport `T` that was made with these
+    /// attributes on this context, and nobody else destroys it.
+    pub unsafe fn create_by(
+        self,
+        verb: Verb,
+        create: impl FnOnce(
+            *mut rdma_sys::ibv_context,
+            &mut rdma_sys::ibv_qp_init_attr_ex,
+        ) -> *mut rdma_sys::ibv_qp,
+    ) -> Result<QueuePair<'a, T, Reset>> {
+        self.check_contexts()?;
+        // SAFETY: by this function's contract.
+        self.explained(unsafe { self.create_extended_by(verb, |c, a| Ok(create(c, a))) })
+    }
+
+    fn check_contexts(&self) -> Result<()> {
         let context = self.domain.context().as_raw();
         for queue in [&self.send_queue, &self.receive_queue] {
             if queue.context().as_raw() != context {
@@ -166,11 +218,11 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
                 remedy: "make both from one `Context`",
             });
         }
-        let made = match self.posting {
-            Some(Posting::Extended) => self.create_extended(),
-            Some(Posting::Classic) => self.create_classic(),
-            None => self.create_extended().or_else(|_| self.create_classic()),
-        };
+        Ok(())
+    }
+
+    /// Puts the device's limits in the place of an error that they explain.
+    fn explained<Q>(&self, made: Result<Q>) -> Result<Q> {
         made.map_err(|error| match Error::over_the_limits(&self.domain, &self.capabilities) {
             Err(limit @ Error::OutOfRange { .. }) => limit,
             _ => error,
@@ -179,6 +231,25 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
 
     fn create_extended(&self) -> Result<QueuePair<'a, T, Reset>> {
         let verb = Verb::new("ibv_create_qp_ex");
+        let create = |context, attributes: &mut _| {
+            // SAFETY: context, domain and queues are held, and the struct says which fields it has.
+            verb.find(unsafe { rdma_sys::ibv_create_qp_ex(context, attributes) })
+        };
+        // SAFETY: this is the verb for these attributes.
+        unsafe { self.create_extended_by(verb, create) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`create_by`](Self::create_by).
+    unsafe fn create_extended_by(
+        &self,
+        verb: Verb,
+        create: impl FnOnce(
+            *mut rdma_sys::ibv_context,
+            &mut rdma_sys::ibv_qp_init_attr_ex,
+        ) -> Result<*mut rdma_sys::ibv_qp>,
+    ) -> Result<QueuePair<'a, T, Reset>> {
         let (_, view) = verb!(self.domain.context().library(), ibv_qp_to_qp_ex)?;
         let mut attributes = rdma_sys::ibv_qp_init_attr_ex {
             send_cq: self.send_queue.as_raw(),
@@ -192,10 +263,8 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             send_ops_flags: self.operations.bits(),
             ..Default::default()
         };
-        let context = self.domain.context().as_raw();
-        // SAFETY: context, domain and queues are held, and the struct says which fields it has.
-        let raw = unsafe { rdma_sys::ibv_create_qp_ex(context, &raw mut attributes) };
-        let raw = verb.object(verb.find(raw)?)?;
+        let raw = create(self.domain.context().as_raw(), &mut attributes)?;
+        let raw = verb.object(raw)?;
         let mut handle = self.handle(raw, attributes.cap);
         // SAFETY: `raw` was just made by this library.
         let extended = NonNull::new(unsafe { view(raw.as_ptr()) });
@@ -230,7 +299,10 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Handle {
             raw,
             path: Path::Classic,
-            capabilities: Capabilities::from_raw(given),
+            capabilities: Capabilities {
+                least_receive_segments: self.least_receive_segments,
+                ..Capabilities::from_raw(given)
+            },
             first_packet: PacketSequence::random(),
             domain: self.domain.again(),
             queues: [self.send_queue.again(), self.receive_queue.again()],

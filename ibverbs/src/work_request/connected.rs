@@ -1,7 +1,9 @@
 //! Requests to the peer of a connected queue pair.
 
 use super::{Gather, NOT_A_WORD, Scatter, SendWr};
-use crate::{Connected, Receiving, RemoteAtomic, RemoteRead, RemoteSegment, RemoteWrite, Segment};
+use crate::{
+    Connected, Receiving, RemoteAtomic, RemoteRead, RemoteSegment, RemoteWrite, Segment, Transport,
+};
 
 impl<'a, T: Connected + Receiving> SendWr<'a, T> {
     /// A message into the peer's next receive.
@@ -21,7 +23,7 @@ impl<'a, T: Connected + Receiving> SendWr<'a, T> {
     }
 }
 
-impl<'a, T: Connected + RemoteWrite> SendWr<'a, T> {
+impl<'a, T: Connected + Receiving + RemoteWrite> SendWr<'a, T> {
     /// Bytes into the peer's memory; the peer is not told.
     #[must_use]
     #[inline]
@@ -30,9 +32,7 @@ impl<'a, T: Connected + RemoteWrite> SendWr<'a, T> {
         let from = from.into();
         Self::new(rdma_sys::IBV_WR_RDMA_WRITE, from).toward(*to, from)
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteWrite> SendWr<'a, T> {
     /// Bytes into the peer's memory; then one of the peer's receives completes with `immediate` (host
     /// order), without touching that receive's own memory.
     #[must_use]
@@ -45,7 +45,7 @@ impl<'a, T: Connected + Receiving + RemoteWrite> SendWr<'a, T> {
     }
 }
 
-impl<'a, T: Connected + RemoteRead> SendWr<'a, T> {
+impl<'a, T: Connected + Receiving + RemoteRead> SendWr<'a, T> {
     /// Bytes of the peer's memory into this side's, as many as `into` has room for.
     #[must_use]
     #[inline]
@@ -56,7 +56,7 @@ impl<'a, T: Connected + RemoteRead> SendWr<'a, T> {
     }
 }
 
-impl<'a, T: Connected + RemoteAtomic> SendWr<'a, T> {
+impl<'a, T: Connected + Receiving + RemoteAtomic> SendWr<'a, T> {
     /// Replaces an eight-byte word of the peer by `swap` if it is `compare`; its old value goes `into` this
     /// side's memory, eight bytes, in host order.
     #[must_use]
@@ -79,9 +79,11 @@ impl<'a, T: Connected + RemoteAtomic> SendWr<'a, T> {
     pub fn fetch_and_add(into: Segment<'a>, word: &RemoteSegment, add: u64) -> Self {
         Self::atomic(rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD, into, *word, (add, 0))
     }
+}
 
+impl<'a, T: Transport> SendWr<'a, T> {
     #[inline]
-    fn atomic(
+    pub(super) fn atomic(
         opcode: u32,
         into: Segment<'a>,
         word: RemoteSegment,

@@ -23,7 +23,7 @@ use crate::{
     verb::Verb,
 };
 
-pub(crate) use extended::create_cq_ex;
+pub(crate) use extended::{create_cq_ex, efadv_cq_from_ibv_cq_ex, efadv_create_cq};
 pub(crate) use poll::poll_cq;
 
 /// Finished work, as the device reports it.
@@ -46,6 +46,9 @@ pub(crate) struct Completion {
     pub(crate) timestamp: u64,
     pub(crate) wallclock: u64,
     pub(crate) solicited: bool,
+    /// Of a message to an EFA device: who sent it, and whether it used no receive up.
+    pub(crate) sgid: [u8; 16],
+    pub(crate) unsolicited: bool,
     pub(crate) frees: Frees,
 }
 
@@ -104,6 +107,7 @@ pub(crate) struct QueueHandle {
     device: u32,
     lock: OwnerLock,
     current: Completion,
+    efa: c::efadv_cq,
 }
 
 /// A completion queue as a caller names it.
@@ -139,6 +143,7 @@ struct Request {
     vector: u32,
     ignores_overrun: bool,
     has_clocks: bool,
+    efa: c::efadv_cq,
 }
 
 /// See `ibv_create_cq(3)`. The capacity is not rounded up.
@@ -165,6 +170,7 @@ pub(crate) unsafe extern "C" fn ibv_create_cq(
         vector,
         ignores_overrun: false,
         has_clocks: false,
+        efa: c::efadv_cq::default(),
     };
     object(create(&request, Verb::ibv_create_cq, |_| {})).cast()
 }
@@ -218,6 +224,7 @@ fn create(
             device: context.device,
             lock: OwnerLock::default(),
             current: Completion::default(),
+            efa: request.efa,
         };
         CompletionQueue {
             context: context.number,

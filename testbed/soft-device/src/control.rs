@@ -1,6 +1,7 @@
 //! What a test can make a device do: refuse calls, hold completions back, break them, count.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     ffi::c_int,
     time::{Duration, Instant},
@@ -65,6 +66,8 @@ pub(crate) struct Control {
     pub(crate) engine: Option<Engine>,
     /// Writes through the engine wait for a flush.
     pub(crate) holds_inbound: bool,
+    /// Where requests of scalable reliable datagrams are done out of order: the state of the dice.
+    pub(crate) disorder: Option<Cell<u64>>,
 }
 
 /// A completion on its way to a queue.
@@ -88,6 +91,7 @@ impl Control {
             violations: Vec::new(),
             engine: None,
             holds_inbound: false,
+            disorder: None,
         }
     }
 

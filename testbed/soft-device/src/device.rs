@@ -1,8 +1,9 @@
 //! A soft device: how a test makes one and what it can tell it to do.
 
 use std::{
+    cell::Cell,
     ffi::{c_char, c_int},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -14,6 +15,7 @@ use crate::{
     async_event::Element,
     control::{Control, Delivery},
     dma::{DmaEngine, Engine},
+    efa::EfaLimits,
     fabric::{Device, fabric},
     verb::Verb,
 };
@@ -26,6 +28,8 @@ pub enum LinkLayer {
     Ethernet,
     /// InfiniBand: a LID for each port, and one GID.
     InfiniBand,
+    /// Neither, as EFA has it: one GID, which each address vector needs.
+    Unspecified,
 }
 
 /// One entry of a GID table.
@@ -108,6 +112,8 @@ pub(crate) struct Description {
     pub(crate) raw: usize,
     pub(crate) guid: u64,
     pub(crate) link_layer: LinkLayer,
+    /// Of the EFA kind.
+    pub(crate) efa: Option<EfaLimits>,
     pub(crate) mtu: c::ibv_mtu,
     pub(crate) extended_posting: bool,
     pub(crate) extended_completion: bool,
@@ -130,6 +136,7 @@ pub struct Builder {
     ports: u8,
     gids: Option<Vec<GidEntry>>,
     link_layer: LinkLayer,
+    efa: Option<EfaLimits>,
     mtu: c::ibv_mtu,
     extended_posting: bool,
     extended_completion: bool,
@@ -154,6 +161,14 @@ impl Builder {
     /// The link layer; Ethernet unless said otherwise.
     pub fn link_layer(self, link_layer: LinkLayer) -> Self {
         Self { link_layer, ..self }
+    }
+
+    /// Makes it a device of the EFA kind: `efadv_…` works, queue pairs are datagrams only, and the
+    /// port is neither InfiniBand nor Ethernet.
+    pub fn efa(self, change: impl FnOnce(&mut EfaLimits)) -> Self {
+        let mut efa = EfaLimits::default();
+        change(&mut efa);
+        Self { efa: Some(efa), link_layer: LinkLayer::Unspecified, ..self }
     }
 
     /// The active path MTU as an `ibv_mtu`; `IBV_MTU_4096` unless said otherwise.
@@ -190,6 +205,7 @@ impl Builder {
             ports,
             gids,
             link_layer,
+            efa,
             mtu,
             extended_posting,
             extended_completion,
@@ -207,7 +223,7 @@ impl Builder {
                 Port {
                     state: c::IBV_PORT_ACTIVE,
                     lid: match link_layer {
-                        LinkLayer::Ethernet => 0,
+                        LinkLayer::Ethernet | LinkLayer::Unspecified => 0,
                         LinkLayer::InfiniBand => u16::try_from(unique % 0xbfff).unwrap_or(1).max(1),
                     },
                     gids: gids.clone().unwrap_or_else(|| default_gids(link_layer, unique)),
@@ -218,8 +234,12 @@ impl Builder {
             })
             .collect();
         let raw = Box::into_raw(Box::new(c::ibv_device {
-            node_type: c::IBV_NODE_CA,
-            transport_type: c::IBV_TRANSPORT_IB,
+            node_type: if efa.is_some() { c::IBV_NODE_UNSPECIFIED } else { c::IBV_NODE_CA },
+            transport_type: if efa.is_some() {
+                c::IBV_TRANSPORT_UNSPECIFIED
+            } else {
+                c::IBV_TRANSPORT_IB
+            },
             name: c_string(&name),
             dev_name: c_string(&format!("uverbs{number}")),
             dev_path: c_string(""),
@@ -232,6 +252,7 @@ impl Builder {
                 raw,
                 guid,
                 link_layer,
+                efa,
                 mtu,
                 extended_posting,
                 extended_completion,
@@ -269,6 +290,7 @@ impl SoftDevice {
             ports: 1,
             gids: None,
             link_layer: LinkLayer::Ethernet,
+            efa: None,
             mtu: c::IBV_MTU_4096,
             extended_posting: true,
             extended_completion: true,
@@ -281,6 +303,17 @@ impl SoftDevice {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The IP address of a port, by which the connection manager finds it: that of its last GID that
+    /// is not link-local.
+    #[must_use]
+    pub fn address(&self, port: u8) -> Option<IpAddr> {
+        let fabric = fabric();
+        let port = fabric.device(self.number)?.description.port(port)?;
+        let routed = |gid: &[u8; 16]| !gid.starts_with(&[0xfe, 0x80]);
+        let gid = port.gids.iter().map(|entry| entry.gid).rfind(routed)?;
+        Some(Ipv6Addr::from(gid).to_canonical())
     }
 
     /// Makes the `nth` call of a verb from now fail with `errno`, 1 being the next call.
@@ -332,6 +365,13 @@ impl SoftDevice {
     /// Breaks the `nth` completion from now, 1 being the next.
     pub fn break_completion(&self, nth: u64, fault: CompletionFault) {
         self.control(|control| control.break_completion(nth.max(1), fault));
+    }
+
+    /// Does requests of scalable reliable datagrams out of order, by dice thrown from `seed`; `None`
+    /// for the order in which they were posted.
+    pub fn set_disorder(&self, seed: Option<u64>) {
+        // The dice stop at 0.
+        self.control(|control| control.disorder = seed.map(|seed| Cell::new(seed.max(1))));
     }
 
     /// Gives the device an engine that reaches dma-bufs which the processor cannot map.
@@ -420,7 +460,9 @@ fn default_gids(link_layer: LinkLayer, unique: u32) -> Vec<GidEntry> {
     let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, high, middle, low];
     let address = Ipv4Addr::new(10, high, middle, low).to_ipv6_mapped().octets();
     match link_layer {
-        LinkLayer::InfiniBand => vec![GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_IB }],
+        LinkLayer::InfiniBand | LinkLayer::Unspecified => {
+            vec![GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_IB }]
+        }
         LinkLayer::Ethernet => vec![
             GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_ROCE_V2 },
             GidEntry { gid: address, kind: c::IBV_GID_TYPE_ROCE_V2 },

@@ -1,6 +1,10 @@
 //! The extended back end: filling requests through `ibv_wr_*`.
 
-use std::{ffi::c_int, ptr, ptr::NonNull};
+use std::{
+    ffi::{CStr, c_int, c_void},
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
@@ -210,6 +214,8 @@ pub(in crate::queue_pair) enum Path {
     /// The same, and the table has the entries for the most common requests: both kinds of write, for
     /// datagrams both kinds of message.
     ExtendedInPlace(NonNull<ibv_qp_ex>),
+    /// As `Extended`, but for batches with a list of segments, which this provider miscounts there.
+    ExtendedButLists(NonNull<ibv_qp_ex>),
 }
 
 impl Path {
@@ -224,6 +230,8 @@ impl Path {
         };
         if !has_all::<T>(qp, operations) {
             None
+        } else if miscounts_lists(qp) {
+            Some(Self::ExtendedButLists(qp))
         } else if has_all::<T>(qp, common) {
             Some(Self::ExtendedInPlace(qp))
         } else {
@@ -265,6 +273,27 @@ fn has_all<T: Transport>(qp: NonNull<ibv_qp_ex>, operations: Operations) -> bool
     let asked =
         |(operation, there): &(Operations, bool)| *there || !operations.contains(*operation);
     always && addressing && each.iter().all(asked)
+}
+
+/// Whether the provider takes the length of a list of segments for that of its first one, times their number:
+/// rxe before rdma-core pull request 1744, which nothing tells apart from later ones.
+fn miscounts_lists(qp: NonNull<ibv_qp_ex>) -> bool {
+    // SAFETY: as for `has_all`.
+    let Some(function) = (unsafe { qp.as_ref() }).wr_set_sge_list else {
+        return false;
+    };
+    let mut place = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: the place is as large as the struct; any address may be asked about, dladdr(3).
+    let found = unsafe { libc::dladdr(function as *const c_void, place.as_mut_ptr()) };
+    // SAFETY: null pointers and zeros are such a struct.
+    let file = unsafe { place.assume_init() }.dli_fname;
+    if found == 0 || file.is_null() {
+        return false;
+    }
+    // SAFETY: dladdr(3) gives the name of a loaded file, which the provider is as long as its device is open.
+    let file = unsafe { CStr::from_ptr(file) }.to_bytes();
+    let name = file.rsplit(|byte| *byte == b'/').next().unwrap_or(file);
+    name.starts_with(b"librxe")
 }
 
 /// Whether C has no classic request for an operation.

@@ -1,6 +1,8 @@
 //! The soft device through the raw verbs.
 
 #[cfg(test)]
+mod connection;
+#[cfg(test)]
 mod control;
 #[cfg(test)]
 mod datagrams;
@@ -14,6 +16,8 @@ mod memory;
 mod objects;
 #[cfg(test)]
 mod reliable;
+#[cfg(test)]
+mod scalable;
 #[cfg(test)]
 mod shared;
 #[cfg(test)]
