@@ -1,12 +1,4 @@
 //! Devices, queue pairs and memory of the guest's EFA devices.
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise, and says what it skipped"
-)]
-#![allow(dead_code, reason = "each test program needs a part of it")]
-
 use std::{
     env,
     sync::Arc,
@@ -65,6 +57,13 @@ impl Lane {
         Self { context, port, domain, queue }
     }
 
+    /// The same with a completion queue that tells sender GIDs and unsolicited writes.
+    pub(crate) fn telling(number: usize) -> Self {
+        let lane = Self::open(number);
+        let queue = efa::completion_queue(&lane.context, 256).sender_gids().unsolicited();
+        Self { queue: Arc::new(queue.create().unwrap()), ..lane }
+    }
+
     /// Begins an SRD queue pair.
     pub(crate) fn builder(&self) -> QueuePairBuilder<'static, Srd> {
         efa::queue_pair(&self.domain, &self.queue, &self.queue)
@@ -111,6 +110,13 @@ impl Lane {
         all
     }
 
+    /// Takes `count` completions, each of which must be a success.
+    pub(crate) fn successes(&self, count: usize) {
+        for done in self.completions(count) {
+            done.outcome().unwrap();
+        }
+    }
+
     /// Takes one completion.
     pub(crate) fn completion(&self) -> Completion {
         self.completions(1)[0]
@@ -139,8 +145,8 @@ pub(crate) struct Both {
     pub(crate) far_pair: QueuePair<'static, Srd>,
     /// The far queue pair, as the near side knows it.
     pub(crate) to_far: Peer<'static>,
-    /// The near queue pair, as the far side knows it.
-    pub(crate) to_near: Peer<'static>,
+    /// The near queue pair, as the far side knows it: RDMA needs it.
+    _to_near: Peer<'static>,
 }
 
 impl Both {
@@ -153,11 +159,19 @@ impl Both {
     pub(crate) fn with(
         options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
     ) -> Self {
-        let (near, far) = (Lane::open(0), Lane::open(1));
+        Self::between(Lane::open(0), Lane::open(1), options)
+    }
+
+    /// The same between given lanes.
+    pub(crate) fn between(
+        near: Lane,
+        far: Lane,
+        options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
+    ) -> Self {
         let near_pair = options(near.builder()).prepare(&near.port, KEY).unwrap();
         let far_pair = options(far.builder()).prepare(&far.port, KEY).unwrap();
-        let (to_far, to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
-        Self { near, far, near_pair, far_pair, to_far, to_near }
+        let (to_far, _to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
+        Self { near, far, near_pair, far_pair, to_far, _to_near }
     }
 }
 

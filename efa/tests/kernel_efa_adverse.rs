@@ -1,0 +1,8 @@
+//! The same transfers while the network delays, reorders more and finds receivers not ready; see
+//! `kernel_efa_adverse.efa`.
+#![cfg(test)]
+
+#[expect(dead_code, reason = "nothing fails here")]
+mod support;
+#[path = "scenarios/transfers.rs"]
+mod transfers;
