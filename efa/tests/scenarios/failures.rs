@@ -55,7 +55,7 @@ fn a_right_that_the_region_does_not_give_is_a_bad_address() {
     }
     let both = Both::new();
     let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
-    let target = MemoryRegion::register(&both.far.domain, vec![0; 4096], access).unwrap();
+    let target = both.far.memory_with(vec![0; 4096], access);
     check(
         write(&both, &published(&target)),
         VendorStatus::REMOTE_BAD_ADDRESS,

@@ -1,4 +1,6 @@
 //! Devices, queue pairs and memory of the guest's EFA devices.
+pub(crate) mod memory_file;
+
 use std::{
     env,
     sync::Arc,
@@ -57,6 +59,16 @@ impl Lane {
         Self { context, port, domain, queue }
     }
 
+    /// The same on a device that refuses the first command of each kind.
+    pub(crate) fn open_patiently(number: usize) -> Self {
+        let context = efa::devices().unwrap()[number].open().unwrap();
+        // Each refusal is one call; what is made here goes again.
+        drop(ProtectionDomain::allocate(&context));
+        drop(CompletionQueue::create(&context, 16));
+        drop(context);
+        Self::open(number)
+    }
+
     /// The same with a completion queue that tells sender GIDs and unsolicited writes.
     pub(crate) fn telling(number: usize) -> Self {
         let lane = Self::open(number);
@@ -90,7 +102,16 @@ impl Lane {
 
     /// Registers memory with every right.
     pub(crate) fn memory(&self, bytes: Vec<u8>) -> MemoryRegion<'static, Vec<u8>> {
-        MemoryRegion::register(&self.domain, bytes, ALL).unwrap()
+        self.memory_with(bytes, ALL)
+    }
+
+    /// Registers memory with some rights.
+    pub(crate) fn memory_with(
+        &self,
+        bytes: Vec<u8>,
+        access: Access,
+    ) -> MemoryRegion<'static, Vec<u8>> {
+        MemoryRegion::register(&self.domain, bytes, access).unwrap()
     }
 
     /// Takes `count` completions, in whatever order they come.
