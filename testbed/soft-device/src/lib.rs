@@ -9,6 +9,7 @@ mod context;
 mod control;
 mod device;
 mod device_memory;
+mod dma_engine;
 mod domain;
 mod errno;
 mod fabric;
@@ -32,4 +33,5 @@ mod xrc;
 
 pub use control::CompletionFault;
 pub use device::{Builder, GidEntry, Limits, LinkLayer, SoftDevice};
+pub use dma_engine::{DmaEnd, DmaEngine, set_dma_engine};
 pub use table::library;

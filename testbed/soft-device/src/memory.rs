@@ -12,6 +12,8 @@ use crate::{slab::Slab, window::Window};
 pub(crate) enum Place {
     /// In the memory of the process, at this address.
     Host(usize),
+    /// In memory that an engine moves: which, and where in it.
+    Attached { memory: u64, offset: usize },
     /// Nowhere: what is read there is 0, what is written is lost.
     Nowhere,
 }
@@ -21,6 +23,9 @@ impl Place {
     pub(crate) fn at(self, offset: usize) -> Self {
         match self {
             Self::Host(address) => Self::Host(address + offset),
+            Self::Attached { memory, offset: start } => {
+                Self::Attached { memory, offset: start + offset }
+            }
             Self::Nowhere => Self::Nowhere,
         }
     }
@@ -62,6 +67,8 @@ pub(crate) enum Backing {
     Caller,
     /// A mapping that was made for it: address and length.
     Mapping(usize, usize),
+    /// Memory that an engine moves.
+    Engine(Place),
     /// Memory of the device, by its number.
     Device(u32),
 }

@@ -4,12 +4,14 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     mem::MaybeUninit,
+    os::fd::BorrowedFd,
     ptr,
 };
 
 use rdma_sys as c;
 
 use crate::{
+    dma_engine,
     domain::DomainRef,
     errno::{Outcome, errno, object, status},
     fabric::{Fabric, fabric},
@@ -149,10 +151,21 @@ pub(crate) fn dma_buf(
     if !(offset ^ iova).is_multiple_of(PAGE) || length == 0 {
         return Err(libc::EINVAL);
     }
-    let ((start, size), place) = map(fd, offset, length, access)?;
-    let backing = Backing::Mapping(start, size);
+    let (backing, place) = match map(fd, offset, length, access) {
+        Ok(((start, size), place)) => (Backing::Mapping(start, size), place),
+        Err(errno) => {
+            // SAFETY: the caller has the descriptor open during this call.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            let place = dma_engine::attach(fd, offset, length, iova).ok_or(errno)??;
+            (Backing::Engine(place), place)
+        }
+    };
     let request = Request { verb, place, iova, length, access, backing, shown };
-    register(pd, request, || Ok(())).inspect_err(|_| unmap(start, size))
+    register(pd, request, || Ok(())).inspect_err(|_| match backing {
+        Backing::Mapping(start, size) => unmap(start, size),
+        Backing::Engine(place) => dma_engine::detach(place),
+        Backing::Caller | Backing::Device(_) => {}
+    })
 }
 
 /// Maps part of a file; the mapping, and where the part begins in it.
@@ -292,6 +305,7 @@ impl Fabric {
         match backing {
             Backing::Caller => {}
             Backing::Mapping(start, size) => unmap(start, size),
+            Backing::Engine(place) => dma_engine::detach(place),
             Backing::Device(number) => self.release_memory(number),
         }
     }

@@ -9,7 +9,10 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::memory::{Piece, Place};
+use crate::{
+    dma_engine,
+    memory::{Piece, Place},
+};
 
 /// Copies the bytes of one list of pieces to another, up to the end of the shorter one.
 ///
@@ -44,6 +47,8 @@ unsafe fn copy(from: Place, to: Place, length: usize) {
         // SAFETY: the target has `length` bytes, by the contract above.
         (Place::Nowhere, Place::Host(to)) => return unsafe { clear(to, length) },
         (_, Place::Nowhere) => return,
+        // SAFETY: the caller keeps the same promises.
+        (from, to) => return unsafe { dma_engine::copy(from, to, length) },
     };
     let head = if from % 8 == to % 8 { (from.wrapping_neg() % 8).min(length) } else { length };
     let words = (length - head) / 8;
