@@ -22,21 +22,21 @@ pub unsafe trait DeviceBuffer: Send + Sync {
     type Element: Plain + DeviceRepr;
 
     /// The memory, for `cudarc`.
-    fn slice(&self) -> &CudaSlice<Self::Element>;
+    fn memory(&self) -> &CudaSlice<Self::Element>;
 
     /// The memory, for `cudarc`.
-    fn slice_mut(&mut self) -> &mut CudaSlice<Self::Element>;
+    fn memory_mut(&mut self) -> &mut CudaSlice<Self::Element>;
 }
 
 // SAFETY: a slice owns one allocation and frees it when it is dropped.
 unsafe impl<T: Plain + DeviceRepr> DeviceBuffer for CudaSlice<T> {
     type Element = T;
 
-    fn slice(&self) -> &Self {
+    fn memory(&self) -> &Self {
         self
     }
 
-    fn slice_mut(&mut self) -> &mut Self {
+    fn memory_mut(&mut self) -> &mut Self {
         self
     }
 }

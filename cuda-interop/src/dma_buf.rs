@@ -122,7 +122,7 @@ pub(crate) mod tests {
         flags: c_ulonglong,
     ) -> c_uint {
         ASKED.with_borrow_mut(|asked| asked.push((address, size, flags)));
-        if kind != DMA_BUF_FD || address % 4096 != 0 || size % 4096 != 0 {
+        if kind != DMA_BUF_FD || !address.is_multiple_of(4096) || !size.is_multiple_of(4096) {
             return CudaCode::INVALID_VALUE.0;
         }
         if flags != 0 {

@@ -61,11 +61,11 @@ impl<T: Plain + DeviceRepr> ForeignMemory<T> {
 unsafe impl<T: Plain + DeviceRepr> DeviceBuffer for ForeignMemory<T> {
     type Element = T;
 
-    fn slice(&self) -> &CudaSlice<T> {
+    fn memory(&self) -> &CudaSlice<T> {
         self.alias.slice()
     }
 
-    fn slice_mut(&mut self) -> &mut CudaSlice<T> {
+    fn memory_mut(&mut self) -> &mut CudaSlice<T> {
         self.alias.slice_mut()
     }
 }

@@ -89,7 +89,7 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
     ///
     /// [`Error::Invalid`] for the completion of a request that brings nothing, [`Error::Cuda`] if the flush fails.
     #[doc(alias = "cuFlushGPUDirectRDMAWrites")]
-    pub fn arrived<'s>(&'s self, work: &'s FinishedWork<'s>) -> Result<Arrived<'s, B>> {
+    pub fn arrived<'s>(&'s self, work: FinishedWork<'s>) -> Result<Arrived<'s, B>> {
         ordering::check_inbound(work.operation())?;
         self.flush(Visibility::Owner)
     }
@@ -104,7 +104,7 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
     #[doc(alias = "cuStreamBatchMemOp")]
     pub fn arrived_on<'s>(
         &'s self,
-        work: &'s FinishedWork<'s>,
+        work: FinishedWork<'s>,
         stream: &CudaStream,
     ) -> Result<Arrived<'s, B>> {
         ordering::check_inbound(work.operation())?;
@@ -138,15 +138,15 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
         let elements = self.elements.clone();
         // SAFETY: the region owns the buffer, and `self` is borrowed mutably.
         let buffer = unsafe { self.buffer.as_mut() };
-        let (start, end, length) = (elements.start, elements.end, buffer.slice().len());
-        let view = buffer.slice_mut().try_slice_mut(elements);
+        let (start, end, length) = (elements.start, elements.end, buffer.memory().len());
+        let view = buffer.memory_mut().try_slice_mut(elements);
         view.ok_or(Error::OutOfBounds { start, end, length })
     }
 
     /// The memory as it is, in no particular order.
     pub(crate) fn device(&self) -> CudaView<'_, B::Element> {
         // SAFETY: the region owns the buffer, and `self` is borrowed.
-        let slice = unsafe { self.buffer.as_ref() }.slice();
+        let slice = unsafe { self.buffer.as_ref() }.memory();
         // The part was checked when it was registered, and slices do not change their length.
         slice.try_slice(self.elements.clone()).unwrap_or_else(|| slice.as_view())
     }
@@ -219,7 +219,7 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
     #[must_use]
     pub fn stream(&self) -> &Arc<CudaStream> {
         // SAFETY: the region owns the buffer, and `self` is borrowed.
-        unsafe { self.buffer.as_ref() }.slice().stream()
+        unsafe { self.buffer.as_ref() }.memory().stream()
     }
 
     /// The domain it was registered in.

@@ -125,7 +125,7 @@ impl Registration {
         domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
         buffer: B,
     ) -> Result<CudaMemoryRegion<'a, B>> {
-        let gpu = Gpu::of(Arc::clone(buffer.slice().context()))?;
+        let gpu = Gpu::of(Arc::clone(buffer.memory().context()))?;
         self.register_on(&gpu, domain, buffer)
     }
 
@@ -141,7 +141,7 @@ impl Registration {
         buffer: B,
     ) -> Result<CudaMemoryRegion<'a, B>> {
         let Self { access, peer_memory, mapping, flush, part } = self;
-        let slice = buffer.slice();
+        let slice = buffer.memory();
         let elements = part.unwrap_or(0..slice.len());
         if elements.start > elements.end || elements.end > slice.len() {
             return Err(Error::OutOfBounds {

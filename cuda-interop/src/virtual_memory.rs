@@ -64,11 +64,11 @@ impl<T: Plain + DeviceRepr> VirtualMemory<T> {
 unsafe impl<T: Plain + DeviceRepr> DeviceBuffer for VirtualMemory<T> {
     type Element = T;
 
-    fn slice(&self) -> &CudaSlice<T> {
+    fn memory(&self) -> &CudaSlice<T> {
         self.alias.slice()
     }
 
-    fn slice_mut(&mut self) -> &mut CudaSlice<T> {
+    fn memory_mut(&mut self) -> &mut CudaSlice<T> {
         self.alias.slice_mut()
     }
 }

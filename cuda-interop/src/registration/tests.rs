@@ -35,13 +35,15 @@ fn context(device: &SoftDevice) -> Context {
     devices.by_name(device.name()).unwrap().open().unwrap()
 }
 
+type Registered<'a> = Result<(MemoryRegion<'a, Counted>, Path)>;
+
 /// Registers a range in the ways that are allowed; how often the owner was given back until now.
 fn attempt<'a>(
     domain: &'a ProtectionDomain<'a>,
     driver: &Driver,
     range: DeviceRange,
     peer_memory: PeerMemory,
-) -> (Result<(MemoryRegion<'a, Counted>, Path)>, Rc<Cell<u32>>) {
+) -> (Registered<'a>, Rc<Cell<u32>>) {
     let count = Rc::new(Cell::new(0));
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let owner = || Counted(Rc::clone(&count));
@@ -67,7 +69,7 @@ fn a_region_is_its_range_and_not_the_pages_around_it() {
     let (region, path) = registered.unwrap();
     assert_eq!(path, Path::DmaBuf);
     assert_eq!((region.address(), region.len()), (RANGE.address, RANGE.length));
-    assert_eq!(ASKED.with_borrow(|asked| asked.clone()), [(0x7fab_0000_0000, 8192, 0)]);
+    assert_eq!(ASKED.with_borrow(Clone::clone), [(0x7fab_0000_0000, 8192, 0)]);
     assert_eq!(region.segment(0x100..0x110).unwrap().address(), RANGE.address + 0x100);
     region.segment(0..5001).unwrap_err();
     assert!(region.shared_bytes().is_none());
