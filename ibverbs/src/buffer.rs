@@ -196,7 +196,8 @@ impl HugePages {
     /// `ENOMEM` if too few huge pages are set aside. See `mmap(2)`.
     pub fn new(length: usize, page: usize) -> Result<Self> {
         Error::check("huge page", page.is_power_of_two().into(), 1, 1)?;
-        Error::check("buffer length", length as u64, 1, (isize::MAX.unsigned_abs() - page) as u64)?;
+        let largest = isize::MAX.unsigned_abs().saturating_sub(page);
+        Error::check("buffer length", length as u64, 1, largest as u64)?;
         let length = length.next_multiple_of(page);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
         let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -202,7 +202,7 @@ impl Context {
         gid_entry(&entry)
     }
 
-    /// Every filled entry of the GID tables of all ports.
+    /// Every filled entry of the GID tables of all ports, up to index 255: no request can name more.
     ///
     /// # Errors
     ///
@@ -220,17 +220,24 @@ impl Context {
         // SAFETY: `raw` is live, and there are `room` entries of the length that is passed on.
         let count = unsafe { query(self.as_raw(), entries.as_mut_ptr(), room, 0, length) };
         let count = verb.count(c_int::try_from(count).unwrap_or(c_int::MAX))?;
-        entries.iter().take(count).map(gid_entry).collect()
+        // An address vector has eight bits for the index; what lies behind cannot be used.
+        let usable = |entry: &&rdma_sys::ibv_gid_entry| entry.gid_index <= u8::MAX.into();
+        entries.iter().take(count).filter(usable).map(gid_entry).collect()
     }
 
     /// The port that a selector asks for, or else the first active one.
     ///
     /// # Errors
     ///
-    /// [`Error::NoDevice`] if that port, or every port, is down.
+    /// [`Error::NoDevice`] if that port, or every port, is down; [`Error::OutOfRange`] if the device has no
+    /// such port.
     pub fn choose_port(&self, selector: &DeviceSelector) -> Result<PortNumber> {
+        let count = self.query_device()?.port_count();
         let ports = match selector.wanted_port(self.device.name()) {
-            Some(port) => vec![port],
+            Some(port) => {
+                Error::check("port of the device", port.get().into(), 1, count.into())?;
+                vec![port]
+            }
             None => self.ports()?.collect(),
         };
         let mut seen = Vec::new();

@@ -2,7 +2,9 @@
 #![expect(unsafe_code, reason = "reads the locked-memory limit")]
 #![expect(clippy::disallowed_methods, reason = "the one file that reads errno")]
 
-use std::{ffi::c_int, fmt, io, ptr::NonNull};
+use std::{ffi::c_int, fmt, io, net::SocketAddr, ptr::NonNull, time::Duration};
+
+use crate::connection::{EventKind, RejectReason};
 
 /// The result of this crate's calls.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -116,6 +118,47 @@ pub enum Error {
         reason: String,
     },
 
+    /// The device reported a request that is not outstanding: it, or its driver, is broken.
+    #[error("the device reported request {id:#x}, which is not outstanding")]
+    UnknownWork {
+        /// The number that it reported.
+        id: u64,
+    },
+
+    /// The connection manager reports that a connection cannot be made, or has ended.
+    #[error("{event}{}: {}", named(" (", *peer, ")"), event.remedy(-status))]
+    Connection {
+        /// What it reported.
+        event: EventKind,
+        /// The status of the event: a negative errno, or 0.
+        status: i32,
+        /// The peer, as far as it is known.
+        peer: Option<SocketAddr>,
+        /// The errno, if there is one.
+        #[source]
+        source: Option<io::Error>,
+    },
+
+    /// The peer does not want the connection.
+    #[error("rejected{} ({reason}): {}", named(" by ", *peer, ""), reason.remedy())]
+    Rejected {
+        /// The peer.
+        peer: Option<SocketAddr>,
+        /// Why.
+        reason: RejectReason,
+        /// What it sent along; over InfiniBand and RoCE always 148 bytes, filled with zeros.
+        private_data: Vec<u8>,
+    },
+
+    /// Something did not happen in time.
+    #[error("{what} took longer than {after:?}")]
+    TimedOut {
+        /// What was waited for.
+        what: &'static str,
+        /// How long.
+        after: Duration,
+    },
+
     /// A queue pair did not change its state.
     #[error("queue pair {number} did not go from {from} to {to}: {reason}")]
     Transition {
@@ -139,6 +182,7 @@ impl Error {
     pub fn errno(&self) -> Option<i32> {
         match self {
             Self::Verb { source, .. } | Self::Transition { source, .. } => source.raw_os_error(),
+            Self::Connection { source, .. } => source.as_ref().and_then(io::Error::raw_os_error),
             _ => None,
         }
     }
@@ -284,6 +328,10 @@ fn errno_after(code: c_int) -> io::Error {
     if error.raw_os_error() == Some(0) { io::Error::from_raw_os_error(libc::EIO) } else { error }
 }
 
+fn named(before: &str, peer: Option<SocketAddr>, after: &str) -> String {
+    peer.map(|peer| format!("{before}{peer}{after}")).unwrap_or_default()
+}
+
 fn unsupported_remedy(verb: &str) -> &'static str {
     match verb {
         "ibv_reg_dmabuf_mr" => {
@@ -331,6 +379,29 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         ("ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv", libc::EINVAL) => {
             "the queue pair is not in a state that takes this request, or the request has more \
              segments or inline bytes than it was created for"
+        }
+        ("rdma_create_event_channel", libc::ENODEV | libc::ENOENT | libc::EPERM) => {
+            "there is no RDMA device, or the kernel's connection manager is missing: try `modprobe \
+             rdma_ucm`, and give a container `--device /dev/infiniband`"
+        }
+        ("rdma_create_event_channel", libc::EACCES) => "no permission on /dev/infiniband/rdma_cm",
+        ("rdma_bind_addr" | "rdma_listen", libc::EADDRINUSE) => {
+            "another program, or a connection of an earlier one, has this port; choose another, or set \
+             `reuse_address`"
+        }
+        ("rdma_bind_addr" | "rdma_resolve_addr", libc::EADDRNOTAVAIL | libc::ENODEV) => {
+            "no RDMA device of this machine has this address; see `ip address` and `rdma link`"
+        }
+        ("rdma_bind_addr", libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE",
+        ("rdma_connect" | "rdma_accept" | "rdma_reject", libc::EINVAL) => {
+            "the private data is longer than the message has room for, or the connection is not in a \
+             state for this"
+        }
+        ("rdma_init_qp_attr", libc::EINVAL) => {
+            "the connection is not in a state for this; a peer that asked for it may have given up"
+        }
+        ("rdma_connect" | "rdma_accept", libc::ECONNRESET | libc::ENOTCONN) => {
+            "the peer has given up meanwhile"
         }
         (_, libc::EBUSY) => "other objects still depend on it",
         _ => return None,

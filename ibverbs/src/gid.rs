@@ -32,6 +32,12 @@ impl Gid {
         Ipv6Addr::from(self.0).is_unicast_link_local()
     }
 
+    /// Whether this names a multicast group: `ff..::`, or an IPv4 group mapped into IPv6.
+    #[must_use]
+    pub fn is_multicast(self) -> bool {
+        self.0[0] == 0xff || self.ipv4().is_some_and(|address| address.is_multicast())
+    }
+
     /// The upper half: the subnet.
     #[must_use]
     pub fn subnet_prefix(self) -> u64 {

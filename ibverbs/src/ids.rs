@@ -31,6 +31,10 @@ number! {
     /// The key that datagrams must carry to be accepted (qkey).
     QueueKey
 }
+number! {
+    /// The number of a shared receive queue of an XRC domain (srqn), which its peers need.
+    SharedReceiveQueueNumber
+}
 
 /// Largest value of the 24-bit numbers of the InfiniBand transport.
 const MAX_24: u32 = 0x00ff_ffff;
@@ -83,6 +87,10 @@ impl PacketSequence {
     pub fn new(number: u32) -> Result<Self> {
         Error::check("packet sequence number", number.into(), 0, MAX_24.into())?;
         Ok(Self(number))
+    }
+
+    pub(crate) const fn from_device(number: u32) -> Self {
+        Self(number & MAX_24)
     }
 
     /// A number nobody guesses, so that packets of an earlier connection are not taken for new ones.

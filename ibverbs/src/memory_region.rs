@@ -155,9 +155,8 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
                 remedy: "choose an address whose low 12 bits are those of the offset, ibv_reg_mr(3)",
             });
         }
-        if length == 0 || offset.checked_add(length as u64).is_none() {
-            Error::check("dma-buf length", length as u64, 1, u64::MAX - offset)?;
-        }
+        let largest = u64::MAX - offset.max(address);
+        Error::check("dma-buf length", length as u64, 1, largest)?;
         let domain = domain.into();
         let library = domain.context().library();
         let (verb, register) = verb!(library, ibv_reg_dmabuf_mr)?;

@@ -62,6 +62,11 @@ impl<'a> ProtectionDomain<'a> {
         &self.context
     }
 
+    /// The device it belongs to, for a child that is as long-lived.
+    pub(crate) fn context_parent(&self) -> Parent<'a, Context> {
+        self.context.again()
+    }
+
     /// The C object, valid as long as this is.
     #[must_use]
     pub fn as_raw(&self) -> *mut rdma_sys::ibv_pd {

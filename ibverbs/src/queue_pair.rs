@@ -3,40 +3,34 @@
 //! A queue pair goes from reset over initialized and ready-to-receive to ready-to-send. Each state is a type: a queue pair
 //! that is not connected has no method to post sends, and receives can be posted from initialized on.
 //! The device can move a queue pair to its error state at any time; that shows in completions, not in
-//! the type.
+//! the type. The type says how far this side has brought it: it keeps the order of calls right, and memory
+//! safety does not rest on it.
 #![expect(unsafe_code, reason = "owns an ibv_qp")]
 
+pub(crate) mod attributes;
 pub(crate) mod builder;
+pub(crate) mod change;
+mod close;
 pub(crate) mod connect;
+pub(crate) mod datagram;
+pub(crate) mod drain;
 pub(crate) mod endpoint;
+pub(crate) mod extras;
+pub(crate) mod halves;
+pub(crate) mod owned;
 pub(crate) mod post;
+mod rules;
+pub(crate) mod state;
 pub(crate) mod transition;
+pub(crate) mod xrc_target;
 
 use std::{fmt, marker::PhantomData, ptr::NonNull};
 
+use self::state::{PostsReceives, QueuePairState, ReadyToSend, Reset};
 use crate::{
     CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber, Result,
-    Transport, error::verb,
+    SharedReceiveQueue, Transport, error::verb,
 };
-
-/// Just made, or reset: it neither sends nor receives.
-#[derive(Debug, Clone, Copy)]
-pub enum Reset {}
-/// Receives can be posted; nothing is sent or taken yet.
-#[derive(Debug, Clone, Copy)]
-pub enum Initialized {}
-/// It takes what its peer sends.
-#[derive(Debug, Clone, Copy)]
-pub enum ReadyToReceive {}
-/// It sends and receives.
-#[derive(Debug, Clone, Copy)]
-pub enum ReadyToSend {}
-
-/// A state in which receives can be posted.
-pub trait PostsReceives {}
-impl PostsReceives for Initialized {}
-impl PostsReceives for ReadyToReceive {}
-impl PostsReceives for ReadyToSend {}
 
 /// A pair of a send queue and a receive queue, of transport `T`, in state `S`.
 ///
@@ -63,6 +57,8 @@ pub(crate) struct Handle<'a> {
     domain: Parent<'a, ProtectionDomain<'a>>,
     /// Held so that they outlive the queue pair.
     queues: [Parent<'a, CompletionQueue<'a>>; 2],
+    /// Where its receives come from, if not from its own queue; held as the completion queues are.
+    shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
 }
 
 /// How much a queue pair holds.
@@ -81,6 +77,18 @@ pub struct Capabilities {
     pub inline: u32,
 }
 
+impl Capabilities {
+    fn from_raw(raw: rdma_sys::ibv_qp_cap) -> Self {
+        Self {
+            send_requests: raw.max_send_wr,
+            receive_requests: raw.max_recv_wr,
+            send_segments: raw.max_send_sge,
+            receive_segments: raw.max_recv_sge,
+            inline: raw.max_inline_data,
+        }
+    }
+}
+
 /// How requests reach the device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Posting {
@@ -93,9 +101,14 @@ pub enum Posting {
 impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// # Safety
     ///
-    /// `handle`'s queue pair is in state `S`, as far as this side has brought it, and of transport `T`.
+    /// `handle`'s queue pair is of transport `T`.
     unsafe fn from_handle(handle: Handle<'a>) -> Self {
         Self { handle, transport: PhantomData }
+    }
+
+    /// The same queue pair, which this side has brought to state `N`.
+    fn in_state<N>(self) -> QueuePair<'a, T, N> {
+        QueuePair { handle: self.handle, transport: PhantomData }
     }
 
     /// Its number, which peers need.
@@ -115,7 +128,7 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     pub fn posting(&self) -> Posting {
         match self.handle.path {
             post::Path::Classic => Posting::Classic,
-            post::Path::Extended(_) | post::Path::ExtendedWithWrites(_) => Posting::Extended,
+            _ => Posting::Extended,
         }
     }
 
@@ -137,32 +150,16 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
         &self.handle.queues[1]
     }
 
+    /// The queue that its receives come from, if it was made with one.
+    #[must_use]
+    pub fn shared_receive_queue(&self) -> Option<&SharedReceiveQueue<'a>> {
+        self.handle.shared.as_deref()
+    }
+
     /// The C object, valid as long as this is.
     #[must_use]
     pub fn as_raw(&self) -> *mut rdma_sys::ibv_qp {
         self.handle.raw.as_ptr()
-    }
-
-    /// Its state and attributes, as the device has them. Enters the kernel.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Verb`] if the device is gone. See `ibv_query_qp(3)`.
-    #[doc(alias = "ibv_query_qp")]
-    pub fn query(&self) -> Result<QueuePairAttributes> {
-        let (verb, query) = verb!(self.handle.library(), ibv_query_qp)?;
-        let mut attributes = rdma_sys::ibv_qp_attr::default();
-        let mut initial = rdma_sys::ibv_qp_init_attr::default();
-        let everything = rdma_sys::IBV_QP_DEST_QPN
-            | rdma_sys::IBV_QP_STATE
-            | rdma_sys::IBV_QP_CAP
-            | rdma_sys::IBV_QP_ACCESS_FLAGS
-            | rdma_sys::IBV_QP_PATH_MTU;
-        let mask = everything.cast_signed();
-        // SAFETY: `raw` is live, and both structs are valid places.
-        let returned = unsafe { query(self.as_raw(), &raw mut attributes, mask, &raw mut initial) };
-        verb.status(returned)?;
-        Ok(QueuePairAttributes { attributes, initial })
     }
 
     /// Moves it to its error state: everything posted completes as flushed. Enters the kernel.
@@ -172,7 +169,7 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// [`Error::Transition`] if the device is gone.
     #[doc(alias = "ibv_modify_qp")]
     pub fn fail(&self) -> Result<()> {
-        transition::to_error().apply(&self.handle)
+        self.handle.apply(transition::to_error())
     }
 
     /// Takes it back to reset, so that it can be connected anew. What was posted reports nothing any more,
@@ -183,10 +180,9 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// [`Error::Transition`] if the device refuses. The queue pair is dropped then.
     #[doc(alias = "ibv_modify_qp")]
     pub fn reset(mut self) -> Result<QueuePair<'a, T, Reset>> {
-        transition::to_reset().apply(&self.handle)?;
+        self.handle.apply(transition::to_reset())?;
         self.handle.first_packet = PacketSequence::random();
-        // SAFETY: the device has just reset it.
-        Ok(unsafe { QueuePair::from_handle(self.handle) })
+        Ok(self.in_state())
     }
 }
 
@@ -198,6 +194,11 @@ impl Handle<'_> {
 
     fn library(&self) -> &'static rdma_sys::Library {
         self.domain.context().library()
+    }
+
+    fn apply(&self, change: transition::Transition) -> Result<()> {
+        // SAFETY: `raw` is live, and of the library of its domain.
+        unsafe { change.apply(self.raw.as_ptr(), self.library()) }
     }
 }
 
@@ -225,87 +226,6 @@ impl<T: Transport, S> fmt::Debug for QueuePair<'_, T, S> {
 unsafe impl Send for Handle<'_> {}
 // SAFETY: as for `Send`; the fields beside the C object are constant while it is shared.
 unsafe impl Sync for Handle<'_> {}
-
-/// The state of a queue pair in the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct QueuePairState(pub u32);
-
-impl QueuePairState {
-    /// See [`Reset`].
-    pub const RESET: Self = Self(rdma_sys::IBV_QPS_RESET);
-    /// See [`Initialized`].
-    pub const INITIALIZED: Self = Self(rdma_sys::IBV_QPS_INIT);
-    /// See [`ReadyToReceive`].
-    pub const READY_TO_RECEIVE: Self = Self(rdma_sys::IBV_QPS_RTR);
-    /// See [`ReadyToSend`].
-    pub const READY_TO_SEND: Self = Self(rdma_sys::IBV_QPS_RTS);
-    /// The send queue is drained.
-    pub const SEND_QUEUE_DRAINED: Self = Self(rdma_sys::IBV_QPS_SQD);
-    /// A request of the send queue failed; receives go on.
-    pub const SEND_QUEUE_ERROR: Self = Self(rdma_sys::IBV_QPS_SQE);
-    /// Broken: every request completes as flushed.
-    pub const ERROR: Self = Self(rdma_sys::IBV_QPS_ERR);
-
-    /// In words.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::RESET => "reset",
-            Self::INITIALIZED => "initialized",
-            Self::READY_TO_RECEIVE => "ready to receive",
-            Self::READY_TO_SEND => "ready to send",
-            Self::SEND_QUEUE_DRAINED => "send queue drained",
-            Self::SEND_QUEUE_ERROR => "send queue error",
-            Self::ERROR => "error",
-            _ => "unknown",
-        }
-    }
-}
-
-impl fmt::Display for QueuePairState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-/// What the device says about a queue pair. See `ibv_query_qp(3)`.
-#[derive(Debug, Clone, Copy)]
-pub struct QueuePairAttributes {
-    attributes: rdma_sys::ibv_qp_attr,
-    initial: rdma_sys::ibv_qp_init_attr,
-}
-
-impl QueuePairAttributes {
-    /// Its state.
-    #[must_use]
-    pub fn state(&self) -> QueuePairState {
-        QueuePairState(self.attributes.qp_state)
-    }
-
-    /// The peer it is connected to.
-    #[must_use]
-    pub fn peer(&self) -> QueuePairNumber {
-        QueuePairNumber::from_device(self.attributes.dest_qp_num)
-    }
-
-    /// What peers may ask of it.
-    #[must_use]
-    pub fn access(&self) -> crate::Access {
-        crate::Access::from_bits_truncate(self.attributes.qp_access_flags)
-    }
-
-    /// All attributes, as C has them.
-    #[must_use]
-    pub fn as_raw(&self) -> &rdma_sys::ibv_qp_attr {
-        &self.attributes
-    }
-
-    /// What it was made with, as C has it.
-    #[must_use]
-    pub fn initial_as_raw(&self) -> &rdma_sys::ibv_qp_init_attr {
-        &self.initial
-    }
-}
 
 impl Error {
     /// What `ibv_create_qp` was asked for that the device cannot give, if that is the cause.

@@ -7,8 +7,8 @@ use crate::Operations;
 ///
 /// # Safety
 ///
-/// `TYPE` is the kind of queue pair that the methods of the implemented marker traits are right for:
-/// [`Connected`] requests carry no destination, [`Datagram`] requests always do.
+/// `TYPE` is the kind of queue pair that `ADDRESSING` and the implemented marker traits are right for.
+/// `ADDRESSING` is [`Addressing::Datagram`] if and only if [`Datagram`] is implemented, and [`Connected`] is not then.
 pub unsafe trait Transport: Send + Sync + 'static {
     /// The number of C, `IBV_QPT_*`.
     const TYPE: u32;
@@ -16,6 +16,19 @@ pub unsafe trait Transport: Send + Sync + 'static {
     const NAME: &'static str;
     /// Every operation it can have.
     const OPERATIONS: Operations;
+    /// How its requests say where they go.
+    const ADDRESSING: Addressing = Addressing::Peer;
+}
+
+/// How the requests of a transport say where they go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Addressing {
+    /// To the peer that the queue pair is connected to.
+    Peer,
+    /// Each names an address handle, a queue pair and its queue key.
+    Datagram,
+    /// To the peer; each names one of its shared receive queues.
+    SharedQueue,
 }
 
 /// A transport whose queue pairs talk to one peer each.
@@ -23,6 +36,9 @@ pub trait Connected: Transport {}
 
 /// A transport whose requests name their destination.
 pub trait Datagram: Transport {}
+
+/// A transport whose queue pairs take messages: each has a receive queue, or a shared one in its place.
+pub trait Receiving: Transport {}
 
 /// A transport that writes to a peer's memory.
 pub trait RemoteWrite: Transport {}
@@ -33,6 +49,29 @@ pub trait RemoteRead: Transport {}
 /// A transport that does atomic operations on a peer's memory.
 pub trait RemoteAtomic: Transport {}
 
+/// A transport whose messages can take a key away from the peer's memory.
+pub trait RemoteInvalidate: Transport {}
+
+/// A transport that can flush writes to a peer's memory, and write single words of it atomically.
+pub trait RemoteFlush: Transport {}
+
+/// Messages and writes, with and without immediate: what every connected transport has.
+const MESSAGES_AND_WRITES: Operations = Operations::SEND
+    .union(Operations::SEND_WITH_IMMEDIATE)
+    .union(Operations::WRITE)
+    .union(Operations::WRITE_WITH_IMMEDIATE)
+    .union(Operations::LOCAL_INVALIDATE)
+    .union(Operations::BIND_WINDOW);
+
+/// What reliable transports have besides.
+const RELIABLE: Operations = MESSAGES_AND_WRITES
+    .union(Operations::READ)
+    .union(Operations::COMPARE_AND_SWAP)
+    .union(Operations::FETCH_AND_ADD)
+    .union(Operations::SEND_WITH_INVALIDATE)
+    .union(Operations::FLUSH)
+    .union(Operations::ATOMIC_WRITE);
+
 /// Reliable connected: in order, acknowledged, every operation.
 #[derive(Debug, Clone, Copy)]
 pub enum Rc {}
@@ -41,15 +80,61 @@ pub enum Rc {}
 unsafe impl Transport for Rc {
     const TYPE: u32 = rdma_sys::IBV_QPT_RC;
     const NAME: &'static str = "reliable connected";
-    const OPERATIONS: Operations = Operations::SEND
-        .union(Operations::SEND_WITH_IMMEDIATE)
-        .union(Operations::WRITE)
-        .union(Operations::WRITE_WITH_IMMEDIATE)
-        .union(Operations::READ)
-        .union(Operations::COMPARE_AND_SWAP)
-        .union(Operations::FETCH_AND_ADD);
+    const OPERATIONS: Operations = RELIABLE;
 }
 impl Connected for Rc {}
+impl Receiving for Rc {}
 impl RemoteWrite for Rc {}
 impl RemoteRead for Rc {}
 impl RemoteAtomic for Rc {}
+impl RemoteInvalidate for Rc {}
+impl RemoteFlush for Rc {}
+
+/// Unreliable connected: in order, not acknowledged. A message or write that loses a packet is dropped as a
+/// whole, and nobody is told.
+#[derive(Debug, Clone, Copy)]
+pub enum Uc {}
+
+// SAFETY: unreliable connected queue pairs have one peer.
+unsafe impl Transport for Uc {
+    const TYPE: u32 = rdma_sys::IBV_QPT_UC;
+    const NAME: &'static str = "unreliable connected";
+    const OPERATIONS: Operations = MESSAGES_AND_WRITES;
+}
+impl Connected for Uc {}
+impl Receiving for Uc {}
+impl RemoteWrite for Uc {}
+
+/// Unreliable datagram: messages of at most one packet to any queue pair of this kind, or to a multicast
+/// group. Neither delivery nor order is promised.
+#[derive(Debug, Clone, Copy)]
+pub enum Ud {}
+
+// SAFETY: datagrams name their destination, and are not connected.
+unsafe impl Transport for Ud {
+    const TYPE: u32 = rdma_sys::IBV_QPT_UD;
+    const NAME: &'static str = "unreliable datagram";
+    const OPERATIONS: Operations = Operations::SEND.union(Operations::SEND_WITH_IMMEDIATE);
+    const ADDRESSING: Addressing = Addressing::Datagram;
+}
+impl Datagram for Ud {}
+impl Receiving for Ud {}
+
+/// The sending end of an extended reliable connection: its messages go to any shared receive queue of the
+/// peer's [`XrcDomain`](crate::XrcDomain).
+///
+/// The receiving end is an [`XrcTarget`](crate::XrcTarget).
+#[derive(Debug, Clone, Copy)]
+pub enum XrcInitiator {}
+
+// SAFETY: an initiator has one peer, and no receive queue; its messages name a shared one.
+unsafe impl Transport for XrcInitiator {
+    const TYPE: u32 = rdma_sys::IBV_QPT_XRC_SEND;
+    const NAME: &'static str = "extended reliable connected, initiator";
+    const OPERATIONS: Operations = RELIABLE;
+    const ADDRESSING: Addressing = Addressing::SharedQueue;
+}
+impl Connected for XrcInitiator {}
+impl RemoteWrite for XrcInitiator {}
+impl RemoteRead for XrcInitiator {}
+impl RemoteAtomic for XrcInitiator {}

@@ -8,32 +8,21 @@
 //! multiple of eight) is noticed when the request is made and refused when it is posted, before
 //! anything of its batch is.
 
+mod connected;
+mod datagram;
+mod invalidate;
+mod operations;
+mod persistence;
+mod shared_queue;
+
 use std::{fmt, marker::PhantomData, ptr};
 
-use crate::{
-    Connected, Error, RemoteAtomic, RemoteRead, RemoteSegment, RemoteWrite, Segment, Transport,
+pub use self::{
+    datagram::Destination,
+    operations::Operations,
+    persistence::{FlushScope, Placement},
 };
-
-bitflags::bitflags! {
-    /// The operations that a queue pair is made for.
-    #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-    pub struct Operations: u64 {
-        /// Send.
-        const SEND = rdma_sys::IBV_QP_EX_WITH_SEND as u64;
-        /// Send with an immediate.
-        const SEND_WITH_IMMEDIATE = rdma_sys::IBV_QP_EX_WITH_SEND_WITH_IMM as u64;
-        /// Write.
-        const WRITE = rdma_sys::IBV_QP_EX_WITH_RDMA_WRITE as u64;
-        /// Write with an immediate.
-        const WRITE_WITH_IMMEDIATE = rdma_sys::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM as u64;
-        /// Read.
-        const READ = rdma_sys::IBV_QP_EX_WITH_RDMA_READ as u64;
-        /// Compare and swap.
-        const COMPARE_AND_SWAP = rdma_sys::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP as u64;
-        /// Fetch and add.
-        const FETCH_AND_ADD = rdma_sys::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD as u64;
-    }
-}
+use crate::{Error, RemoteSegment, Segment, Transport};
 
 /// Bytes that are copied into the request when it is posted, and may be reused right after.
 ///
@@ -132,6 +121,8 @@ pub(crate) enum Shape {
     One,
     /// In the caller's list, which `sg_list` points to.
     List,
+    /// There are none: the request moves no memory of this side.
+    Nothing,
     /// The request must not be posted.
     Refused,
 }
@@ -148,6 +139,12 @@ impl Kind {
         Self::new(Shape::One, rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM);
     /// A write of inline bytes.
     pub(crate) const WRITE_INLINE: Self = Self::new(Shape::Inline, rdma_sys::IBV_WR_RDMA_WRITE);
+    /// A message of one segment.
+    pub(crate) const SEND: Self = Self::new(Shape::One, rdma_sys::IBV_WR_SEND);
+    /// A message of inline bytes.
+    pub(crate) const SEND_INLINE: Self = Self::new(Shape::Inline, rdma_sys::IBV_WR_SEND);
+    /// A message with immediate of one segment.
+    pub(crate) const SEND_WITH_IMM: Self = Self::new(Shape::One, rdma_sys::IBV_WR_SEND_WITH_IMM);
 
     const fn new(shape: Shape, opcode: u32) -> Self {
         Self((shape as u32) << 8 | opcode & 0xff)
@@ -198,6 +195,14 @@ impl<'a, T: Transport> SendWr<'a, T> {
         if wr.raw.num_sge == i32::MAX { wr.refuse(TOO_MANY, 0, 0) } else { wr }
     }
 
+    /// A request that moves no memory of this side.
+    #[inline]
+    pub(crate) fn without_memory(opcode: u32) -> Self {
+        let mut wr = Self::new(opcode, Gather::List(&[]));
+        (wr.shape, wr.kind) = (Shape::Nothing, Kind::new(Shape::Nothing, opcode));
+        wr
+    }
+
     /// Names the peer's memory; refuses the request if it moves more bytes than that has.
     #[inline]
     pub(crate) fn toward(mut self, remote: RemoteSegment, gather: Gather<'a>) -> Self {
@@ -212,6 +217,11 @@ impl<'a, T: Transport> SendWr<'a, T> {
         self.raw.wr.rdma.remote_addr = remote.address;
         self.raw.wr.rdma.rkey = remote.key.0;
         self
+    }
+
+    #[inline]
+    fn is_refused(&self) -> bool {
+        self.shape == Shape::Refused
     }
 
     #[cold]
@@ -263,107 +273,11 @@ impl<'a, T: Transport> SendWr<'a, T> {
         self.raw.send_flags |= flag;
         self
     }
-}
-
-impl<'a, T: Connected> SendWr<'a, T> {
-    /// A message into the peer's next receive.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_SEND")]
-    pub fn send(from: impl Into<Gather<'a>>) -> Self {
-        Self::new(rdma_sys::IBV_WR_SEND, from.into())
-    }
-
-    /// A message into the peer's next receive, whose completion carries `immediate` (host order).
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn send_with_imm(from: impl Into<Gather<'a>>, immediate: u32) -> Self {
-        Self::new(rdma_sys::IBV_WR_SEND_WITH_IMM, from.into()).immediate(immediate)
-    }
 
     #[inline]
     fn immediate(mut self, immediate: u32) -> Self {
         self.raw.__bindgen_anon_1.imm_data = immediate.to_be();
         self
-    }
-}
-
-impl<'a, T: Connected + RemoteWrite> SendWr<'a, T> {
-    /// Bytes into the peer's memory; the peer is not told.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    pub fn write(from: impl Into<Gather<'a>>, to: &RemoteSegment) -> Self {
-        let from = from.into();
-        Self::new(rdma_sys::IBV_WR_RDMA_WRITE, from).toward(*to, from)
-    }
-
-    /// Bytes into the peer's memory; then one of the peer's receives completes with `immediate` (host
-    /// order), without touching that receive's own memory.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn write_with_imm(from: impl Into<Gather<'a>>, to: &RemoteSegment, immediate: u32) -> Self {
-        let from = from.into();
-        let wr = Self::new(rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM, from);
-        wr.immediate(immediate).toward(*to, from)
-    }
-}
-
-impl<'a, T: Connected + RemoteRead> SendWr<'a, T> {
-    /// Bytes of the peer's memory into this side's, as many as `into` has room for.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_RDMA_READ")]
-    pub fn read(into: impl Into<Scatter<'a>>, from: &RemoteSegment) -> Self {
-        let into = Gather::from(into.into());
-        Self::new(rdma_sys::IBV_WR_RDMA_READ, into).toward(*from, into)
-    }
-}
-
-impl<'a, T: Connected + RemoteAtomic> SendWr<'a, T> {
-    /// Replaces an eight-byte word of the peer by `swap` if it is `compare`; its old value goes `into` this
-    /// side's memory, eight bytes, in host order.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
-    pub fn compare_and_swap(
-        into: Segment<'a>,
-        word: &RemoteSegment,
-        compare: u64,
-        swap: u64,
-    ) -> Self {
-        Self::atomic(rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP, into, *word, (compare, swap))
-    }
-
-    /// Adds to an eight-byte word of the peer, wrapping; its old value goes `into` this side's memory, eight
-    /// bytes, in host order.
-    #[must_use]
-    #[inline]
-    #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_and_add(into: Segment<'a>, word: &RemoteSegment, add: u64) -> Self {
-        Self::atomic(rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD, into, *word, (add, 0))
-    }
-
-    #[inline]
-    fn atomic(
-        opcode: u32,
-        into: Segment<'a>,
-        word: RemoteSegment,
-        (compare_add, swap): (u64, u64),
-    ) -> Self {
-        let mut wr = Self::new(opcode, Gather::One(into));
-        if into.len() != 8 || word.length < 8 || !word.address.is_multiple_of(8) {
-            return wr.refuse(NOT_A_WORD, into.len().into(), 8);
-        }
-        wr.raw.wr.atomic = rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
-            remote_addr: word.address,
-            compare_add,
-            swap,
-            rkey: word.key.0,
-        };
-        wr
     }
 }
 

@@ -1,3 +1,4 @@
+//~ E0502
 //! What is ready to be sent is given to no kernel.
 
 use std::sync::Arc;
@@ -17,10 +18,12 @@ fn send(
     pair: &QueuePair<'_, Rc>,
     peer: &RemoteSegment,
 ) -> Outcome {
-    let ready = memory.ready_after(stream)?;
+    let segment = memory.ready_after(stream)?.segment(..)?;
     stream.memset_zeros(&mut memory.device_mut()?)?;
-    pair.post_send(&mut [SendWr::write(ready.segment(..)?, peer).signaled()])?;
+    pair.post_send(&mut [SendWr::write(segment, peer).signaled()])?;
     Ok(())
 }
 
-fn main() {}
+fn main() {
+    let _ = send;
+}

@@ -1,3 +1,4 @@
+//~ E0505
 //! A region is not given up while its segments are held.
 
 use std::sync::Arc;
@@ -23,4 +24,6 @@ fn send(
     Ok(())
 }
 
-fn main() {}
+fn main() {
+    let _ = send;
+}

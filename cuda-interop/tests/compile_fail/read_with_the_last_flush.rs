@@ -1,3 +1,4 @@
+//~ E0499
 //! The access that came with one completion ends before the next is polled.
 
 use std::sync::Arc;
@@ -21,4 +22,6 @@ fn read(memory: &Memory<'_>, stream: &Arc<CudaStream>, queue: &CompletionQueue<'
     Ok(())
 }
 
-fn main() {}
+fn main() {
+    let _ = read;
+}

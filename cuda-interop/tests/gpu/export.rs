@@ -1,6 +1,5 @@
 //! Which memory can be registered, as what, and that nothing is kept.
 
-use cuda_engine::{Attachment, CudaEngine};
 use cuda_interop::{
     CudaCode, DeviceBuffer, Error, ForeignMemory, Gpu, Mapping, MemoryKind, Path, PeerMemory,
     Registration, Topology, VirtualMemory, Visibility,
@@ -13,25 +12,20 @@ use crate::support::{BOTH_WAYS, Worker, alone, contents, counting, ends, gpus};
 
 const PAGE: u64 = 4096;
 
-fn attachment(address: u64) -> Attachment {
-    let all = CudaEngine::install().attachments();
-    *all.iter().find(|each| each.address == address).expect("the device was told of the memory")
-}
-
 /// Registers a buffer; what the device was told is the range, within whole pages.
 fn check_registration<B: DeviceBuffer>(buffer: B) {
-    let (one, _other, _device) = ends(0);
+    let (one, _other, bench) = ends(0);
     let slice = buffer.memory();
     let (address, bytes) = (slice.device_ptr(slice.stream()).0, slice.num_bytes());
     let region = register(&one.domain, buffer, BOTH_WAYS).unwrap();
     assert_eq!((region.address(), region.len(), region.path()), (address, bytes, Path::DmaBuf));
-    let told = attachment(address);
-    assert_eq!((told.length, told.offset), (bytes, address % PAGE));
+    let told = bench.engine.last_attachment().unwrap();
+    assert_eq!(told.address, address);
+    assert_eq!((told.length, told.offset), (bytes as u64, address % PAGE));
     assert_eq!(told.dma_buf_length, (told.offset + bytes as u64).next_multiple_of(PAGE));
     region.landing().segment(bytes..).unwrap();
     region.landing().segment(..=bytes).unwrap_err();
     region.into_buffer().unwrap();
-    assert!(!CudaEngine::install().attachments().iter().any(|each| each.address == address));
 }
 
 #[test]
@@ -67,14 +61,15 @@ fn a_part_is_registered_by_itself() {
     let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
-        let (one, _other, _device) = ends(0);
+        let (one, _other, bench) = ends(0);
         let buffer = worker.counting(0, 10_000);
         let start = buffer.device_ptr(&worker.stream).0;
         let part = Registration::new(BOTH_WAYS).part(1500..1600);
         let region = part.register_on(&gpu, &one.domain, buffer).unwrap();
         assert_eq!((region.address(), region.len()), (start + 6000, 400));
         assert_eq!(contents(&worker, &region), counting(1500, 100));
-        assert_eq!(attachment(start + 6000).offset, (start + 6000) % PAGE);
+        let told = bench.engine.last_attachment().unwrap();
+        assert_eq!((told.address, told.offset), (start + 6000, (start + 6000) % PAGE));
 
         let buffer = region.into_buffer().unwrap();
         let beyond = Registration::new(BOTH_WAYS).part(9_990..10_001);
@@ -120,7 +115,7 @@ fn memory_that_is_not_the_gpus_own_is_refused_with_what_it_is() {
 fn another_door_and_peer_memory_are_refused_with_reasons() {
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
-        let (one, _other, device) = ends(0);
+        let (one, _other, bench) = ends(0);
         let over_pcie = Registration::new(BOTH_WAYS).mapping(Mapping::Pcie);
         match over_pcie.register(&one.domain, worker.zeros(1024)) {
             Ok(region) => println!("the driver exports over PCIe: {region:?}"),
@@ -130,7 +125,7 @@ fn another_door_and_peer_memory_are_refused_with_reasons() {
         if_available.register(&one.domain, worker.zeros(1024)).unwrap();
 
         let module = Registration::new(BOTH_WAYS).peer_memory(PeerMemory::IfNeeded);
-        device.refuse("ibv_reg_dmabuf_mr", 1, 95);
+        bench.device.refuse("ibv_reg_dmabuf_mr", 1, 95);
         let refused = module.register(&one.domain, worker.zeros(1024)).unwrap_err().to_string();
         assert!(refused.contains("ibv_reg_dmabuf_mr failed"), "{refused}");
         assert!(refused.contains("ibv_reg_mr failed"), "{refused}");

@@ -1,12 +1,11 @@
 //! The two mistakes that do not compile with the safe interface (`tests/compile_fail`), made with the unsafe one: what is
 //! held back shows them every time.
 
-use cuda_engine::CudaEngine;
 use cuda_interop::{Registration, Visibility, cudarc::driver::DevicePtr};
 use ibverbs::{Completion, SendWr};
 
 use crate::{
-    order::{COUNT, WAIT, held_region, with_held_writes, write_from_host},
+    order::{COUNT, WAIT, held_region, hold, with_held_writes, write_from_host},
     support::{BOTH_WAYS, Worker, alone, contents, counting, ends, gpus, tripled},
 };
 
@@ -15,7 +14,7 @@ fn sending_without_waiting_for_the_stream_sends_what_was_there_before() {
     let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
-        let (here, _there, _device) = ends(1);
+        let (here, _there, _bench) = ends(1);
         let register =
             |buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &here.domain, buffer);
         let mut from = register(worker.zeros(COUNT)).unwrap();
@@ -37,7 +36,7 @@ fn reading_without_a_flush_reads_what_was_there_before() {
     let _alone = alone();
     for gpu in gpus(1) {
         let (worker, held) = (Worker::new(&gpu), with_held_writes(&gpu));
-        let (here, there, _device) = ends(1);
+        let (here, there, bench) = ends(1);
         let buffer = worker.zeros(COUNT);
         // A second slice of the same memory, as a program has it that keeps the bare pointer.
         let address = buffer.device_ptr(&worker.stream).0;
@@ -47,14 +46,14 @@ fn reading_without_a_flush_reads_what_was_there_before() {
             .flush(cuda_interop::Flush::Always)
             .register_on(&held, &there.domain, buffer)
             .unwrap();
-        let hold = CudaEngine::install().hold(region.address());
+        let held_back = hold(&bench);
         write_from_host(&here, &there, &region);
         there.wait(&mut Completion::slots::<1>());
         assert_eq!(worker.triple(&bare.as_view()), vec![1; COUNT], "the write is not there yet");
         region.flush(Visibility::Owner).unwrap();
         assert_eq!(worker.triple(&bare.as_view()), tripled(1, COUNT), "and now it is");
         bare.leak();
-        drop((hold, region));
+        drop((held_back, region));
 
         // Without a hold the same region has it at once: it is the hold that the tests rest on.
         let region = held_region(&held, &worker, &there);

@@ -1,12 +1,13 @@
 //! The order of streams, events and flushes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
-use cuda_engine::CudaEngine;
 use cuda_interop::{Flush, Gpu, Registration, cudarc::driver::CudaSlice};
 use ibverbs::{Completion, RecvWr, SendWr};
 
-use crate::support::{BOTH_WAYS, End, Worker, alone, contents, counting, ends, gpus, tripled};
+use crate::support::{
+    BOTH_WAYS, Bench, End, Worker, alone, contents, counting, ends, gpus, tripled,
+};
 
 pub(crate) const COUNT: usize = 4096;
 /// Far longer than a copy takes.
@@ -20,6 +21,22 @@ pub(crate) fn with_held_writes(gpu: &Gpu) -> Gpu {
     // SAFETY: the engine's flush may be called by any thread and restores its context.
     let driver = unsafe { driver.with_flush(cuda_engine::flush) };
     Gpu::with_driver(gpu.context().clone(), Box::leak(Box::new(driver))).unwrap()
+}
+
+/// Holds what the device writes back until the flush above. Ends with the result.
+pub(crate) fn hold(bench: &Bench) -> Held<'_> {
+    bench.device.hold_inbound_writes(true);
+    cuda_engine::set_flushed_device(Some(Arc::clone(&bench.device)));
+    Held(bench)
+}
+
+pub(crate) struct Held<'b>(&'b Bench);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.device.hold_inbound_writes(false);
+        cuda_engine::set_flushed_device(None);
+    }
 }
 
 /// A region of zeros whose writes need a flush whatever the GPU says.
@@ -45,7 +62,7 @@ fn waiting_for_the_producing_stream_or_event_makes_the_bytes_right() {
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
         let other = gpu.context().new_stream().unwrap();
-        let (here, there, _device) = ends(1);
+        let (here, there, _bench) = ends(1);
         let register =
             |buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &here.domain, buffer);
         let mut from = register(worker.zeros(COUNT)).unwrap();
@@ -70,7 +87,6 @@ fn waiting_for_the_producing_stream_or_event_makes_the_bytes_right() {
             assert_eq!(contents(&worker, &to), counting(round * 1000, COUNT));
         }
         drop(there);
-        assert_eq!(CudaEngine::install().failures(), 0);
     }
 }
 
@@ -79,39 +95,35 @@ fn writes_that_are_held_back_are_seen_after_each_way_to_flush() {
     let _alone = alone();
     for gpu in gpus(1) {
         let (worker, held) = (Worker::new(&gpu), with_held_writes(&gpu));
-        let (here, there, _device) = ends(1);
+        let (here, there, bench) = ends(1);
+        let _held = hold(&bench);
         let mut slot = Completion::slots::<1>();
 
         let region = held_region(&held, &worker, &there);
-        let hold = CudaEngine::install().hold(region.address());
         write_from_host(&here, &there, &region);
         let work = there.wait(&mut slot);
         let arrived = region.arrived(work).unwrap();
         assert_eq!(worker.triple(&arrived.device()), tripled(1, COUNT));
-        drop((hold, region));
+        drop(region);
 
         let region = held_region(&held, &worker, &there);
-        let hold = CudaEngine::install().hold(region.address());
         write_from_host(&here, &there, &region);
         let work = there.wait(&mut slot);
         let arrived = region.arrived_on(work, &worker.stream).unwrap();
         assert_eq!(worker.triple(&arrived.device()), tripled(1, COUNT));
-        drop((hold, region));
+        drop(region);
 
         let mut region = held_region(&held, &worker, &there);
-        let hold = CudaEngine::install().hold(region.address());
         write_from_host(&here, &there, &region);
         there.wait(&mut slot);
         let view = region.device_mut().unwrap();
         assert_eq!(worker.triple(&view.as_view()), tripled(1, COUNT));
-        drop((hold, region));
+        drop(region);
 
         let region = held_region(&held, &worker, &there);
-        let hold = CudaEngine::install().hold(region.address());
         write_from_host(&here, &there, &region);
         there.wait(&mut slot);
         let buffer = region.into_buffer().unwrap();
         assert_eq!(worker.triple(&buffer.as_view()), tripled(1, COUNT));
-        drop(hold);
     }
 }

@@ -58,7 +58,6 @@ pub(crate) struct Worker {
 
 impl Worker {
     pub(crate) fn new(gpu: &Gpu) -> Self {
-        CudaEngine::install();
         let kernels = gpu.context().load_module(Ptx::from_src(include_str!("kernels.ptx")));
         let stream = gpu.context().new_stream().unwrap();
         Self { gpu: gpu.clone(), stream, kernels: kernels.unwrap() }
@@ -123,9 +122,16 @@ pub(crate) struct End {
     pub(crate) domain: Arc<ProtectionDomain<'static>>,
 }
 
+/// A soft device that reaches GPUs.
+pub(crate) struct Bench {
+    pub(crate) device: Arc<SoftDevice>,
+    pub(crate) engine: Arc<CudaEngine>,
+}
+
 /// Two ends on one soft device, with some connected queue pairs.
-pub(crate) fn ends(pairs: usize) -> (End, End, SoftDevice) {
-    let device = SoftDevice::new();
+pub(crate) fn ends(pairs: usize) -> (End, End, Bench) {
+    let device = Arc::new(SoftDevice::new());
+    let engine = CudaEngine::install(&device);
     let devices = Devices::of(soft_device::library()).unwrap();
     let context = Arc::new(devices.by_name(device.name()).unwrap().open().unwrap());
     let port = context.local_port(&DeviceSelector::default()).unwrap();
@@ -133,7 +139,7 @@ pub(crate) fn ends(pairs: usize) -> (End, End, SoftDevice) {
     for _ in 0..pairs {
         connect(&mut one, &mut other, &port);
     }
-    (one, other, device)
+    (one, other, Bench { device, engine })
 }
 
 fn end(context: &Arc<Context>) -> End {

@@ -2,10 +2,10 @@
 
 use std::{io, marker::PhantomData, ptr, ptr::NonNull};
 
-use super::{Capabilities, Handle, Posting, QueuePair, Reset, post::Path};
+use super::{Capabilities, Handle, Posting, QueuePair, post::Path, state::Reset};
 use crate::{
-    CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, Result,
-    Transport, Verb, error::verb,
+    Addressing, CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain,
+    Receiving, Result, SharedReceiveQueue, Transport, Verb, error::verb,
 };
 
 /// How large a queue pair should be and how its requests reach the device.
@@ -17,6 +17,7 @@ pub struct QueuePairBuilder<'a, T> {
     receive_queue: Parent<'a, CompletionQueue<'a>>,
     capabilities: rdma_sys::ibv_qp_cap,
     signal_all: bool,
+    shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
     posting: Option<Posting>,
     operations: Operations,
     transport: PhantomData<T>,
@@ -42,20 +43,23 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
         send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
         receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> QueuePairBuilder<'a, T> {
+        // Initiators have no receive queue.
+        let receives = if matches!(T::ADDRESSING, Addressing::SharedQueue) { 0 } else { 1 };
         QueuePairBuilder {
             domain: domain.into(),
             send_queue: send_queue.into(),
             receive_queue: receive_queue.into(),
             capabilities: rdma_sys::ibv_qp_cap {
                 max_send_wr: 16,
-                max_recv_wr: 16,
+                max_recv_wr: 16 * receives,
                 max_send_sge: 1,
-                max_recv_sge: 1,
+                max_recv_sge: receives,
                 max_inline_data: 0,
             },
             signal_all: false,
+            shared: None,
             posting: None,
-            operations: T::OPERATIONS,
+            operations: T::OPERATIONS & Operations::COMMON,
             transport: PhantomData,
         }
     }
@@ -97,6 +101,21 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
+    /// Takes receives from a shared queue of the same domain, borrowed or shared (`&Arc<…>`), instead of an own one.
+    #[doc(alias = "srq")]
+    pub fn shared_receive_queue(
+        mut self,
+        queue: impl Into<Parent<'a, SharedReceiveQueue<'a>>>,
+    ) -> Self
+    where
+        T: Receiving,
+    {
+        self.shared = Some(queue.into());
+        self.capabilities.max_recv_wr = 0;
+        self.capabilities.max_recv_sge = 0;
+        self
+    }
+
     /// Reports each request of the send queue, whether or not it is signaled.
     #[doc(alias = "sq_sig_all")]
     pub fn signal_all(mut self) -> Self {
@@ -111,12 +130,19 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
-    /// The operations it is used for; all that the transport has if not set. Fewer can let a provider
-    /// choose a faster path, or have the extended one at all.
+    /// The operations it is used for; the [common ones](Operations::COMMON) that the transport has if not set. Fewer can let
+    /// a provider choose a faster path, or have the extended one at all. With classic posting all that the
+    /// device has can be used anyway.
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: Operations) -> Self {
         self.operations = operations & T::OPERATIONS;
         self
+    }
+
+    /// The domain it will belong to.
+    #[must_use]
+    pub fn protection_domain(&self) -> &ProtectionDomain<'a> {
+        &self.domain
     }
 
     /// Makes the queue pair. Enters the kernel, allocates.
@@ -129,6 +155,43 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
+        self.check_contexts()?;
+        let made = match self.posting {
+            Some(Posting::Extended) => self.create_extended(),
+            Some(Posting::Classic) => self.create_classic(),
+            None => self.create_extended().or_else(|_| self.create_classic()),
+        };
+        self.explained(made)
+    }
+
+    /// Makes the queue pair by a verb of its vendor, such as `efadv_create_qp_ex`, for transports that
+    /// `ibv_create_qp_ex` does not have. Posting is always [`Extended`](Posting::Extended) then.
+    ///
+    /// `create` is called with the context and with what `ibv_create_qp_ex` would get; it returns null, and sets
+    /// errno, if it fails.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create), in the name of `verb`.
+    ///
+    /// # Safety
+    ///
+    /// What `create` returns, unless it is null, is a live queue pair of transport `T` that was made with these
+    /// attributes on this context, and nobody else destroys it.
+    pub unsafe fn create_by(
+        self,
+        verb: Verb,
+        create: impl FnOnce(
+            *mut rdma_sys::ibv_context,
+            &mut rdma_sys::ibv_qp_init_attr_ex,
+        ) -> *mut rdma_sys::ibv_qp,
+    ) -> Result<QueuePair<'a, T, Reset>> {
+        self.check_contexts()?;
+        // SAFETY: by this function's contract.
+        self.explained(unsafe { self.create_extended_by(verb, |c, a| Ok(create(c, a))) })
+    }
+
+    fn check_contexts(&self) -> Result<()> {
         let context = self.domain.context().as_raw();
         for queue in [&self.send_queue, &self.receive_queue] {
             if queue.context().as_raw() != context {
@@ -138,11 +201,19 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
                 });
             }
         }
-        let made = match self.posting {
-            Some(Posting::Extended) => self.create_extended(),
-            Some(Posting::Classic) => self.create_classic(),
-            None => self.create_extended().or_else(|_| self.create_classic()),
-        };
+        if let Some(queue) = &self.shared
+            && queue.protection_domain().context().as_raw() != context
+        {
+            return Err(Error::Invalid {
+                what: "a queue pair's shared receive queue and its domain are of different contexts",
+                remedy: "make both from one `Context`",
+            });
+        }
+        Ok(())
+    }
+
+    /// Puts the device's limits in the place of an error that they explain.
+    fn explained<Q>(&self, made: Result<Q>) -> Result<Q> {
         made.map_err(|error| match Error::over_the_limits(&self.domain, &self.capabilities) {
             Err(limit @ Error::OutOfRange { .. }) => limit,
             _ => error,
@@ -151,10 +222,30 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
 
     fn create_extended(&self) -> Result<QueuePair<'a, T, Reset>> {
         let verb = Verb::new("ibv_create_qp_ex");
+        let create = |context, attributes: &mut _| {
+            // SAFETY: context, domain and queues are held, and the struct says which fields it has.
+            verb.find(unsafe { rdma_sys::ibv_create_qp_ex(context, attributes) })
+        };
+        // SAFETY: this is the verb for these attributes.
+        unsafe { self.create_extended_by(verb, create) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`create_by`](Self::create_by).
+    unsafe fn create_extended_by(
+        &self,
+        verb: Verb,
+        create: impl FnOnce(
+            *mut rdma_sys::ibv_context,
+            &mut rdma_sys::ibv_qp_init_attr_ex,
+        ) -> Result<*mut rdma_sys::ibv_qp>,
+    ) -> Result<QueuePair<'a, T, Reset>> {
         let (_, view) = verb!(self.domain.context().library(), ibv_qp_to_qp_ex)?;
         let mut attributes = rdma_sys::ibv_qp_init_attr_ex {
             send_cq: self.send_queue.as_raw(),
             recv_cq: self.receive_queue.as_raw(),
+            srq: self.shared_as_raw(),
             cap: self.capabilities,
             qp_type: T::TYPE,
             sq_sig_all: self.signal_all.into(),
@@ -163,19 +254,18 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             send_ops_flags: self.operations.bits(),
             ..Default::default()
         };
-        let context = self.domain.context().as_raw();
-        // SAFETY: context, domain and queues are held, and the struct says which fields it has.
-        let raw = unsafe { rdma_sys::ibv_create_qp_ex(context, &raw mut attributes) };
-        let raw = verb.object(verb.find(raw)?)?;
+        let raw = create(self.domain.context().as_raw(), &mut attributes)?;
+        let raw = verb.object(raw)?;
         let mut handle = self.handle(raw, attributes.cap);
         // SAFETY: `raw` was just made by this library.
         let extended = NonNull::new(unsafe { view(raw.as_ptr()) });
-        let Some(path) = extended.and_then(|view| Path::extended(view, self.operations)) else {
+        let Some(path) = extended.and_then(|view| Path::extended::<T>(view, self.operations))
+        else {
             // Dropping the handle destroys the queue pair.
             return Err(verb.error(io::Error::from_raw_os_error(libc::EOPNOTSUPP)));
         };
         handle.path = path;
-        // SAFETY: a new queue pair is reset, and of the type that was asked for.
+        // SAFETY: a new queue pair is of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(handle) })
     }
 
@@ -185,14 +275,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             qp_context: ptr::null_mut(),
             send_cq: self.send_queue.as_raw(),
             recv_cq: self.receive_queue.as_raw(),
-            srq: ptr::null_mut(),
+            srq: self.shared_as_raw(),
             cap: self.capabilities,
             qp_type: T::TYPE,
             sq_sig_all: self.signal_all.into(),
         };
         // SAFETY: domain and queues are held.
         let raw = verb.object(unsafe { create(self.domain.as_raw(), &raw mut attributes) })?;
-        // SAFETY: a new queue pair is reset, and of the type that was asked for.
+        // SAFETY: a new queue pair is of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
     }
 
@@ -200,16 +290,15 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Handle {
             raw,
             path: Path::Classic,
-            capabilities: Capabilities {
-                send_requests: given.max_send_wr,
-                receive_requests: given.max_recv_wr,
-                send_segments: given.max_send_sge,
-                receive_segments: given.max_recv_sge,
-                inline: given.max_inline_data,
-            },
+            capabilities: Capabilities::from_raw(given),
             first_packet: PacketSequence::random(),
             domain: self.domain.again(),
             queues: [self.send_queue.again(), self.receive_queue.again()],
+            shared: self.shared.as_ref().map(Parent::again),
         }
+    }
+
+    fn shared_as_raw(&self) -> *mut rdma_sys::ibv_srq {
+        self.shared.as_ref().map_or(ptr::null_mut(), |queue| queue.as_raw())
     }
 }

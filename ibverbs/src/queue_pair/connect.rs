@@ -3,13 +3,18 @@
 use std::time::Duration;
 
 use super::{
-    Initialized, QueuePair, ReadyToReceive, ReadyToSend, Reset,
+    QueuePair, QueuePairState,
     endpoint::QpInfo,
-    transition::{self, Path},
+    state::{Initialized, ReadyToReceive, ReadyToSend, Reset},
+    transition::{self, Path, Transition},
 };
-use crate::{Access, Error, LinkLayer, LocalPort, Mtu, Rc, Result, Transport};
+use crate::{
+    Access, Address, Connected, Context, Error, LocalPort, Mtu, PacketSequence, Result, Transport,
+};
 
-/// How a reliable connection behaves. Everything has a default that works in one network.
+/// How a connection behaves. Everything has a default that works in one network.
+///
+/// An unreliable connection ignores what is about answers: timeouts, retries, and reads.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
     port: LocalPort,
@@ -140,9 +145,7 @@ impl ConnectOptions {
 
     fn check(&self) -> Result<()> {
         Error::check("retries", self.retries.into(), 0, 7)?;
-        Error::check("receiver-not-ready retries", self.receiver_not_ready_retries.into(), 0, 7)?;
-        Error::check("service level", self.service_level.into(), 0, 15)?;
-        Error::check("flow label", self.flow_label.into(), 0, 0x000f_ffff)
+        Error::check("receiver-not-ready retries", self.receiver_not_ready_retries.into(), 0, 7)
     }
 
     /// The MTU that both sides carry.
@@ -160,41 +163,77 @@ impl ConnectOptions {
     }
 
     /// How packets find the peer.
-    fn address(&self, remote: &QpInfo) -> rdma_sys::ibv_ah_attr {
-        let infiniband = self.port.attributes.link_layer() != LinkLayer::ETHERNET;
-        let one_subnet = self.port.gid.gid.subnet_prefix() == remote.gid.subnet_prefix();
-        // Ethernet has no other address than the GID; within an InfiniBand subnet the lid is enough.
-        let global = !(infiniband && one_subnet && remote.lid != 0);
-        rdma_sys::ibv_ah_attr {
-            grh: rdma_sys::ibv_global_route {
-                dgid: remote.gid.to_raw(),
-                flow_label: self.flow_label,
-                sgid_index: self.port.gid.index,
-                hop_limit: self.hop_limit,
-                traffic_class: self.traffic_class,
-            },
-            dlid: remote.lid,
-            sl: self.service_level,
-            src_path_bits: 0,
-            static_rate: 0,
-            is_global: global.into(),
-            port_num: self.port.port.get(),
-        }
+    fn address(&self, remote: &QpInfo) -> Result<rdma_sys::ibv_ah_attr> {
+        Address::of(&self.port, remote)
+            .service_level(self.service_level)
+            .traffic_class(self.traffic_class)
+            .flow_label(self.flow_label)
+            .hop_limit(self.hop_limit)
+            .to_raw()
+    }
+
+    /// To initialized, on whichever connected transport.
+    pub(crate) fn to_initialized(&self) -> Transition {
+        let Self { port, pkey_index, access, .. } = self;
+        transition::to_initialized(port.port.get(), *pkey_index, access.bits())
+    }
+
+    /// To ready-to-receive, with everything that any connected transport needs.
+    pub(crate) fn to_ready_to_receive(
+        &self,
+        remote: &QpInfo,
+        context: &Context,
+    ) -> Result<Transition> {
+        self.check()?;
+        let path = Path {
+            address: self.address(remote)?,
+            mtu: self.path_mtu(remote)?.code(),
+            peer: remote.number.get(),
+            first_packet: remote.first_packet.get(),
+        };
+        let limits = context.query_device()?;
+        let incoming =
+            self.incoming_reads.unwrap_or_else(|| read_depth(limits.max_incoming_reads()));
+        let timer = receiver_not_ready_code(self.receiver_not_ready_timer);
+        Ok(transition::to_ready_to_receive(path).reliable_receiver(incoming, timer))
+    }
+
+    /// To ready-to-send, with everything that any connected transport needs.
+    pub(crate) fn to_ready_to_send(
+        &self,
+        first_packet: PacketSequence,
+        context: &Context,
+    ) -> Result<Transition> {
+        self.check()?;
+        let limits = context.query_device()?;
+        let outgoing =
+            self.outgoing_reads.unwrap_or_else(|| read_depth(limits.max_outgoing_reads()));
+        Ok(transition::to_ready_to_send(first_packet.get()).reliable_sender(
+            timeout_code(self.timeout),
+            self.retries,
+            self.receiver_not_ready_retries,
+            outgoing,
+        ))
     }
 }
 
 /// How many reads a device can have in each direction, kept to what is of use.
-fn read_depth(limit: u32) -> u8 {
+pub(crate) fn read_depth(limit: u32) -> u8 {
     u8::try_from(limit.min(16)).unwrap_or(16)
 }
 
 /// The code of the InfiniBand specification for a timeout: 4.096 µs times two to its power.
-fn timeout_code(timeout: Duration) -> u8 {
+pub(super) fn timeout_code(timeout: Duration) -> u8 {
     if timeout.is_zero() {
         return 0;
     }
     let fits = |code: &u8| Duration::from_nanos(4096 << code) >= timeout;
     (1..31).find(fits).unwrap_or(31)
+}
+
+/// The timeout of a code.
+pub(super) fn timeout_of(code: u8) -> Duration {
+    if code == 0 { Duration::ZERO } else { Duration::from_nanos(4096 << code.min(31)) }
 }
 
 /// The steps of the receiver-not-ready timer in units of 10 µs, in the order of their codes from 1 on.
@@ -204,13 +243,20 @@ const RECEIVER_NOT_READY_STEPS: [u64; 31] = [
     3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
 ];
 
-fn receiver_not_ready_code(timer: Duration) -> u8 {
+pub(crate) fn receiver_not_ready_code(timer: Duration) -> u8 {
     let fits = |step: &u64| Duration::from_micros(step * 10) >= timer;
     let index = RECEIVER_NOT_READY_STEPS.iter().position(fits);
     index.and_then(|index| u8::try_from(index + 1).ok()).unwrap_or(0)
 }
 
-impl<'a> QueuePair<'a, Rc, Reset> {
+/// The timer of a code.
+pub(super) fn receiver_not_ready_of(code: u8) -> Duration {
+    let step =
+        usize::from(code & 0x1f).checked_sub(1).and_then(|at| RECEIVER_NOT_READY_STEPS.get(at));
+    Duration::from_micros(step.map_or(655_360, |step| step * 10))
+}
+
+impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     /// Makes it ready to send to the peer, and to receive from it. Enters the kernel three times.
     ///
     /// The peer connects to this side's [`endpoint`](Self::endpoint) in the same way; data may flow when both have.
@@ -219,7 +265,7 @@ impl<'a> QueuePair<'a, Rc, Reset> {
     ///
     /// [`Error::OutOfRange`] for a number that cannot be, such as an MTU that one of the ports does not have;
     /// [`Error::Transition`] if the device refuses, with the likely cause. The queue pair is dropped then.
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, Rc>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
         options.check()?;
         self.initialize(&options)?.connect(remote, options)
     }
@@ -229,20 +275,18 @@ impl<'a> QueuePair<'a, Rc, Reset> {
     /// # Errors
     ///
     /// [`Error::Transition`] if the device refuses, with the likely cause.
-    pub fn initialize(self, options: &ConnectOptions) -> Result<QueuePair<'a, Rc, Initialized>> {
-        let ConnectOptions { port, pkey_index, access, .. } = options;
-        let change = transition::to_initialized(port.port.get(), *pkey_index, access.bits());
-        self.change(change)
+    pub fn initialize(self, options: &ConnectOptions) -> Result<QueuePair<'a, T, Initialized>> {
+        self.change(options.to_initialized())
     }
 }
 
-impl<'a> QueuePair<'a, Rc, Initialized> {
+impl<'a, T: Connected> QueuePair<'a, T, Initialized> {
     /// Makes it ready to send to the peer, and to receive from it, over the port it was initialized with.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, Rc>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
         self.ready_to_receive(remote, &options)?.ready_to_send(&options)
     }
 
@@ -255,50 +299,31 @@ impl<'a> QueuePair<'a, Rc, Initialized> {
         self,
         remote: &QpInfo,
         options: &ConnectOptions,
-    ) -> Result<QueuePair<'a, Rc, ReadyToReceive>> {
-        options.check()?;
-        let path = Path {
-            address: options.address(remote),
-            mtu: options.path_mtu(remote)?.code(),
-            peer: remote.number.get(),
-            first_packet: remote.first_packet.get(),
-        };
-        let limits = self.protection_domain().context().query_device()?;
-        let incoming =
-            options.incoming_reads.unwrap_or_else(|| read_depth(limits.max_incoming_reads()));
-        let timer = receiver_not_ready_code(options.receiver_not_ready_timer);
-        self.change(transition::to_ready_to_receive(path).reliable_receiver(incoming, timer))
+    ) -> Result<QueuePair<'a, T, ReadyToReceive>> {
+        let context = self.protection_domain().context();
+        let change = options.to_ready_to_receive(remote, context)?;
+        self.change(change.only_for(T::TYPE, QueuePairState::INITIALIZED))
     }
 }
 
-impl<'a> QueuePair<'a, Rc, ReadyToReceive> {
+impl<'a, T: Connected> QueuePair<'a, T, ReadyToReceive> {
     /// Makes it send.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn ready_to_send(self, options: &ConnectOptions) -> Result<QueuePair<'a, Rc>> {
-        options.check()?;
-        let limits = self.protection_domain().context().query_device()?;
-        let outgoing =
-            options.outgoing_reads.unwrap_or_else(|| read_depth(limits.max_outgoing_reads()));
-        let first_packet = self.handle.first_packet.get();
-        let change = transition::to_ready_to_send(first_packet).reliable_sender(
-            timeout_code(options.timeout),
-            options.retries,
-            options.receiver_not_ready_retries,
-            outgoing,
-        );
-        self.change::<ReadyToSend>(change)
+    pub fn ready_to_send(self, options: &ConnectOptions) -> Result<QueuePair<'a, T>> {
+        let context = self.protection_domain().context();
+        let change = options.to_ready_to_send(self.handle.first_packet, context)?;
+        self.change::<ReadyToSend>(change.only_for(T::TYPE, QueuePairState::READY_TO_RECEIVE))
     }
 }
 
 impl<'a, T: Transport, S> QueuePair<'a, T, S> {
     /// Carries out a change whose attributes lead to state `N`.
-    fn change<N>(self, change: transition::Transition) -> Result<QueuePair<'a, T, N>> {
-        change.apply(&self.handle)?;
-        // SAFETY: the device has just gone to that state.
-        Ok(unsafe { QueuePair::from_handle(self.handle) })
+    pub(crate) fn change<N>(self, change: Transition) -> Result<QueuePair<'a, T, N>> {
+        self.handle.apply(change)?;
+        Ok(self.in_state())
     }
 }
 
@@ -322,5 +347,13 @@ mod tests {
         assert_eq!(receiver_not_ready_code(Duration::from_micros(641)), 13);
         assert_eq!(receiver_not_ready_code(Duration::from_micros(491_520)), 31);
         assert_eq!(receiver_not_ready_code(Duration::from_secs(1)), 0);
+    }
+
+    #[test]
+    fn codes_mean_the_times_that_they_were_made_from() {
+        for code in 0..32 {
+            assert_eq!(timeout_code(timeout_of(code)), code);
+            assert_eq!(receiver_not_ready_code(receiver_not_ready_of(code)), code);
+        }
     }
 }

@@ -26,6 +26,21 @@ impl QpInfo {
     /// The length of [`to_bytes`](Self::to_bytes).
     pub const LENGTH: usize = 28;
 
+    pub(super) fn at(
+        port: &LocalPort,
+        number: QueuePairNumber,
+        first_packet: PacketSequence,
+    ) -> Self {
+        Self {
+            number,
+            first_packet,
+            lid: port.attributes.lid(),
+            gid: port.gid.gid,
+            port: port.port,
+            mtu: port.attributes.active_mtu(),
+        }
+    }
+
     /// The bytes to send to the peer: number `u32`, first packet `u32`, lid `u16`, GID 16 bytes, port `u8`, MTU code
     /// `u8`, network order. The Python package `ibverbs` uses the same.
     #[must_use]
@@ -75,14 +90,7 @@ impl<T: Connected, S> QueuePair<'_, T, S> {
     /// What the peer needs to connect to this queue pair when it uses `port`.
     #[must_use]
     pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
-        QpInfo {
-            number: self.number(),
-            first_packet: self.handle.first_packet,
-            lid: port.attributes.lid(),
-            gid: port.gid.gid,
-            port: port.port,
-            mtu: port.attributes.active_mtu(),
-        }
+        QpInfo::at(port, self.number(), self.handle.first_packet)
     }
 }
 

@@ -4,7 +4,7 @@ use std::io;
 
 use rdma_sys::ibv_qp_attr;
 
-use super::{Handle, QueuePairState};
+use super::{QueuePairState, rules};
 use crate::{Error, Result, error::verb};
 
 /// A change of state: the attributes and which of them are there.
@@ -15,29 +15,93 @@ pub(crate) struct Transition {
 }
 
 impl Transition {
-    fn to(state: QueuePairState) -> Self {
+    pub(super) fn to(state: QueuePairState) -> Self {
         let attributes = ibv_qp_attr { qp_state: state.0, ..Default::default() };
         Self { attributes, mask: rdma_sys::IBV_QP_STATE }
     }
 
-    /// Carries it out. Enters the kernel.
-    pub(crate) fn apply(mut self, handle: &Handle<'_>) -> Result<()> {
-        let (verb, modify) = verb!(handle.library(), ibv_modify_qp)?;
-        // SAFETY: `raw` is live; libibverbs keeps the state that this side has brought it to.
-        let from = QueuePairState(unsafe { (*handle.raw.as_ptr()).state });
-        let mask = self.mask.cast_signed();
-        // SAFETY: `raw` is live, and the mask says which attributes are set.
-        let returned = unsafe { modify(handle.raw.as_ptr(), &raw mut self.attributes, mask) };
-        verb.status(returned).map_err(|error| match error {
-            Error::Verb { source, .. } => Error::Transition {
-                number: handle.number().get(),
-                from: from.name(),
-                to: QueuePairState(self.attributes.qp_state).name(),
-                reason: self.likely_cause(&source),
-                source,
-            },
-            other => other,
+    /// A change whose attributes the kernel's connection manager has filled in.
+    pub(crate) fn given(attributes: ibv_qp_attr, mask: u32) -> Self {
+        // Bits 21 to 24 are the kernel's own (addresses of the Ethernet link), which no library takes back.
+        Self { attributes, mask: mask & !0x01e0_0000 }
+    }
+
+    /// What both sides of a connection that the connection manager makes agreed on, and this side's own choices, on the
+    /// way to ready-to-receive.
+    pub(crate) fn agreed(
+        self,
+        access: u32,
+        receiver_not_ready_timer: u8,
+        incoming_reads: Option<u8>,
+    ) -> Self {
+        let has = |bit| self.mask & bit != 0;
+        let (timer, reads) =
+            (has(rdma_sys::IBV_QP_MIN_RNR_TIMER), has(rdma_sys::IBV_QP_MAX_DEST_RD_ATOMIC));
+        self.with(rdma_sys::IBV_QP_ACCESS_FLAGS, |attributes| {
+            attributes.qp_access_flags = access;
+            if timer {
+                attributes.min_rnr_timer = receiver_not_ready_timer;
+            }
+            if let (true, Some(incoming_reads)) = (reads, incoming_reads) {
+                attributes.max_dest_rd_atomic = incoming_reads;
+            }
         })
+    }
+
+    /// A change of attributes that leaves the state as it is.
+    pub(super) fn within() -> Self {
+        Self { attributes: ibv_qp_attr::default(), mask: 0 }
+    }
+
+    /// Carries it out. Enters the kernel.
+    ///
+    /// # Safety
+    ///
+    /// `qp` is a live queue pair of this library.
+    pub(crate) unsafe fn apply(
+        mut self,
+        qp: *mut rdma_sys::ibv_qp,
+        library: &rdma_sys::Library,
+    ) -> Result<()> {
+        // iWARP: the kernel's connection manager has done it already.
+        if self.mask == 0 {
+            return Ok(());
+        }
+        let (verb, modify) = verb!(library, ibv_modify_qp)?;
+        // SAFETY: the caller says that it is live; libibverbs keeps the state that this side has brought it to.
+        let from = QueuePairState(unsafe { (*qp).state });
+        let mask = self.mask.cast_signed();
+        // SAFETY: as above, and the mask says which attributes are set.
+        let returned = unsafe { modify(qp, &raw mut self.attributes, mask) };
+        verb.status(returned).map_err(|error| {
+            let Error::Verb { source, .. } = error else { return error };
+            let changes = self.mask & rdma_sys::IBV_QP_STATE != 0;
+            let to = if changes { QueuePairState(self.attributes.qp_state) } else { from };
+            // SAFETY: as above; the number never changes.
+            let number = unsafe { (*qp).qp_num };
+            // SAFETY: as above; the type never changes.
+            let kind = unsafe { (*qp).qp_type };
+            let objection = match source.raw_os_error() {
+                Some(libc::EINVAL) => rules::objection(kind, from, to, self.mask),
+                _ => None,
+            };
+            Error::Transition {
+                number,
+                from: from.name(),
+                to: to.name(),
+                reason: objection.unwrap_or_else(|| self.likely_cause(&source)),
+                source,
+            }
+        })
+    }
+
+    /// Leaves out what a transport does not have for this change.
+    pub(crate) fn only_for(mut self, transport: u32, from: QueuePairState) -> Self {
+        let to = QueuePairState(self.attributes.qp_state);
+        if let Some(rules::Rule { required, optional }) = rules::rule(transport, from, to) {
+            self.mask &= required | optional | rdma_sys::IBV_QP_STATE;
+        }
+        self
     }
 
     /// What to look at, given the errno.
@@ -78,7 +142,7 @@ impl Transition {
     }
 
     /// Adds attributes and says which they are.
-    fn with(mut self, mask: u32, set: impl FnOnce(&mut ibv_qp_attr)) -> Self {
+    pub(super) fn with(mut self, mask: u32, set: impl FnOnce(&mut ibv_qp_attr)) -> Self {
         set(&mut self.attributes);
         self.mask |= mask;
         self
@@ -109,6 +173,21 @@ pub(crate) fn to_initialized(port: u8, pkey_index: u16, access: u32) -> Transiti
     })
 }
 
+/// From reset to initialized, for datagrams.
+pub(crate) fn to_initialized_for_datagrams(port: u8, pkey_index: u16, key: u32) -> Transition {
+    let mask = rdma_sys::IBV_QP_PORT | rdma_sys::IBV_QP_PKEY_INDEX | rdma_sys::IBV_QP_QKEY;
+    Transition::to(QueuePairState::INITIALIZED).with(mask, |attributes| {
+        attributes.port_num = port;
+        attributes.pkey_index = pkey_index;
+        attributes.qkey = key;
+    })
+}
+
+/// From initialized to ready-to-receive, for datagrams.
+pub(crate) fn to_ready_to_receive_for_datagrams() -> Transition {
+    Transition::to(QueuePairState::READY_TO_RECEIVE)
+}
+
 /// What ready-to-receive needs on every connected transport.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Path {
@@ -132,14 +211,14 @@ pub(crate) fn to_ready_to_receive(path: Path) -> Transition {
     })
 }
 
-/// From ready-to-receive to ready-to-send, for connected transports.
+/// From ready-to-receive to ready-to-send.
 pub(crate) fn to_ready_to_send(first_packet: u32) -> Transition {
     Transition::to(QueuePairState::READY_TO_SEND)
         .with(rdma_sys::IBV_QP_SQ_PSN, |attributes| attributes.sq_psn = first_packet)
 }
 
 impl Transition {
-    /// What a reliable transport's receiver needs besides.
+    /// What the answering end of a reliable connection needs besides.
     pub(crate) fn reliable_receiver(
         self,
         incoming_reads: u8,
@@ -152,7 +231,7 @@ impl Transition {
         })
     }
 
-    /// What a reliable transport's sender needs besides.
+    /// What the asking end of a reliable connection needs besides.
     pub(crate) fn reliable_sender(
         self,
         timeout: u8,

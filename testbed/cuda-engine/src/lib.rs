@@ -1,8 +1,9 @@
 //! Lets the soft device reach memory of a GPU: it moves the bytes with CUDA copies.
 //!
 //! The device is handed what a NIC is handed, a dma-buf, an offset and an address, and copies on a stream of its own,
-//! which waits for no kernel, as a NIC does not. It can also hold what it writes back until somebody flushes, as a
-//! bus may, so that a program that forgets to wait or to flush sees wrong data every time.
+//! which waits for no kernel, as a NIC does not. Where the device holds writes back until they are flushed, as
+//! a bus may, [`flush`] takes the place of the driver's function. So a program that forgets to wait or to flush sees
+//! wrong data every time.
 #![expect(unsafe_code, reason = "copies between addresses that a device was given")]
 
 use std::{
@@ -10,16 +11,12 @@ use std::{
     ffi::c_uint,
     fs::File,
     io::{self, Seek, SeekFrom},
-    os::fd::BorrowedFd,
     ptr,
-    sync::{
-        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use cudarc::driver::{CudaContext, CudaStream, DriverError, result, sys};
-use soft_device::{DmaEnd, DmaEngine, set_dma_engine};
+use soft_device::{DmaAddress, DmaEngine, SoftDevice};
 
 const PAGE: u64 = 4096;
 
@@ -29,79 +26,55 @@ pub struct Attachment {
     /// The device pointer that work requests call its first byte.
     pub address: u64,
     /// Its length in bytes.
-    pub length: usize,
+    pub length: u64,
     /// Where it starts in the dma-buf.
     pub offset: u64,
     /// The length of the dma-buf.
     pub dma_buf_length: u64,
 }
 
-/// The engine of this process.
-#[derive(Debug)]
+/// Moves bytes of GPUs for one or several soft devices.
+#[derive(Debug, Default)]
 pub struct CudaEngine {
     state: Mutex<State>,
-    failures: AtomicU64,
 }
 
 #[derive(Debug, Default)]
 struct State {
     /// A stream for each GPU.
     streams: HashMap<i32, Arc<CudaStream>>,
-    attached: HashMap<u64, (Attachment, Arc<CudaStream>)>,
-    next: u64,
-    /// Regions whose inbound writes are held back, by their address.
-    holding: Vec<u64>,
-    held: Vec<Held>,
-}
-
-/// A write that has not reached the memory yet.
-#[derive(Debug)]
-struct Held {
-    region: u64,
-    address: u64,
-    bytes: Vec<u8>,
-    stream: Arc<CudaStream>,
+    last: Option<Attachment>,
 }
 
 impl CudaEngine {
-    /// The engine of this process, which all its soft devices use from the first call on.
-    pub fn install() -> &'static Self {
-        static ENGINE: OnceLock<CudaEngine> = OnceLock::new();
-        let engine =
-            ENGINE.get_or_init(|| Self { state: Mutex::default(), failures: AtomicU64::new(0) });
-        set_dma_engine(engine);
+    /// Makes an engine for a device.
+    #[must_use]
+    pub fn install(device: &SoftDevice) -> Arc<Self> {
+        let engine = Arc::new(Self::default());
+        device.set_dma_engine(Arc::<Self>::clone(&engine));
         engine
     }
 
-    /// What is registered now.
+    /// What was registered last.
     #[must_use]
-    pub fn attachments(&self) -> Vec<Attachment> {
-        self.state().attached.values().map(|(attachment, _)| *attachment).collect()
+    pub fn last_attachment(&self) -> Option<Attachment> {
+        self.state().last
     }
 
-    /// How many copies the driver refused.
-    pub fn failures(&self) -> u64 {
-        self.failures.load(Ordering::Relaxed)
-    }
-
-    /// Holds back what is written to the region at a device pointer, until a [`flush`](Self::flush). Ends, and gives up
-    /// what is still held, when the result is dropped.
-    #[must_use]
-    pub fn hold(&'static self, region: u64) -> Hold {
-        self.state().holding.push(region);
-        Hold { engine: self, region }
-    }
-
-    /// Writes what was held back.
+    /// Copies between any two addresses that CUDA knows or that are memory of the process, and waits.
     ///
-    /// # Errors
+    /// # Safety
     ///
-    /// What the driver refused the copy for.
-    pub fn flush(&self) -> Result<(), DriverError> {
-        let held = std::mem::take(&mut self.state().held);
-        held.into_iter().try_for_each(|Held { address, bytes, stream, .. }| {
-            copy(&stream, address, bytes.as_ptr().expose_provenance() as u64, bytes.len())
-        })
+    /// Both ends have `length` bytes, of a GPU where `pointer` is.
+    unsafe fn transfer(&self, pointer: u64, to: u64, from: u64, length: usize) -> io::Result<()> {
+        let _restored = Restored::save().map_err(failed)?;
+        let stream = self.state().stream_of(pointer).map_err(failed)?;
+        stream.context().bind_to_thread().map_err(failed)?;
+        // SAFETY: the caller vouches for both ends; the stream lives.
+        let queued = unsafe { sys::cuMemcpyAsync(to, from, length, stream.cu_stream()) };
+        queued.result().map_err(failed)?;
+        // SAFETY: the stream lives.
+        unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(failed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -109,115 +82,64 @@ impl CudaEngine {
     }
 }
 
-/// Stands in for `cuFlushGPUDirectRDMAWrites`: writes what the engine holds back.
-///
-/// # Safety
-///
-/// None is needed; it has the type of the driver's function.
-#[must_use]
-pub unsafe extern "C" fn flush(_target: c_uint, _scope: c_uint) -> c_uint {
-    match CudaEngine::install().flush() {
-        Ok(()) => 0,
-        Err(DriverError(code)) => code as c_uint,
-    }
+fn failed(error: DriverError) -> io::Error {
+    io::Error::other(error)
 }
 
-/// As long as it lives, writes to a region are held back.
-#[derive(Debug)]
-pub struct Hold {
-    engine: &'static CudaEngine,
-    region: u64,
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        let mut state = self.engine.state();
-        state.holding.retain(|each| *each != self.region);
-        state.held.retain(|each| each.region != self.region);
-    }
-}
-
-impl DmaEngine for &'static CudaEngine {
-    fn attach(&self, fd: BorrowedFd<'_>, offset: u64, length: usize, iova: u64) -> io::Result<u64> {
-        let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
-        let dma_buf_length = File::from(fd.try_clone_to_owned()?).seek(SeekFrom::End(0))?;
-        let end = offset.checked_add(length as u64);
-        if end.is_none_or(|end| end > dma_buf_length) || offset % PAGE != iova % PAGE {
+impl DmaEngine for CudaEngine {
+    fn attach(&self, at: DmaAddress<'_>, length: u64) -> io::Result<()> {
+        let invalid = || io::Error::from_raw_os_error(22); // EINVAL
+        let dma_buf_length = File::from(at.file.try_clone_to_owned()?).seek(SeekFrom::End(0))?;
+        let end = at.offset.checked_add(length);
+        if end.is_none_or(|end| end > dma_buf_length) || at.offset % PAGE != at.iova % PAGE {
             return Err(invalid());
         }
-        let attachment = Attachment { address: iova, length, offset, dma_buf_length };
+        let _restored = Restored::save().map_err(failed)?;
         let mut state = self.state();
-        let stream = state.stream_of(iova).map_err(|_| invalid())?;
-        state.next += 1;
-        let number = state.next;
-        state.attached.insert(number, (attachment, stream));
-        Ok(number)
+        state.stream_of(at.iova).map_err(|_| invalid())?;
+        state.last =
+            Some(Attachment { address: at.iova, length, offset: at.offset, dma_buf_length });
+        Ok(())
     }
 
-    fn detach(&self, memory: u64) {
-        self.state().attached.remove(&memory);
+    fn read(&self, at: DmaAddress<'_>, bytes: &mut [u8]) -> io::Result<()> {
+        let place = bytes.as_mut_ptr().expose_provenance() as u64;
+        // SAFETY: registered memory is addressed by its device pointer, and the device checked the range.
+        unsafe { self.transfer(at.iova, place, at.iova, bytes.len()) }
     }
 
-    unsafe fn copy(&self, from: DmaEnd, to: DmaEnd, length: usize) {
-        let mut state = self.state();
-        let (Some((from, source)), Some((to, target))) = (state.find(from), state.find(to)) else {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-            return;
-        };
-        // What lands in a GPU is its own stream's work; what leaves one for the host is that one's.
-        let Some(stream) = target.as_ref().or(source.as_ref()).map(|(_, stream)| stream) else {
-            return;
-        };
-        let region = target.as_ref().map(|(attachment, _)| attachment.address);
-        let copied = match region.filter(|region| state.holding.contains(region)) {
-            Some(region) => {
-                let mut bytes = vec![0_u8; length];
-                let place = bytes.as_mut_ptr().expose_provenance() as u64;
-                let copied = copy(stream, place, from, length);
-                let stream = Arc::clone(stream);
-                state.held.push(Held { region, address: to, bytes, stream });
-                copied
-            }
-            None => {
-                let stream = Arc::clone(stream);
-                drop(state);
-                copy(&stream, to, from, length)
-            }
-        };
-        if copied.is_err() {
-            self.failures.fetch_add(1, Ordering::Relaxed);
-        }
+    fn write(&self, at: DmaAddress<'_>, bytes: &[u8]) -> io::Result<()> {
+        let place = bytes.as_ptr().expose_provenance() as u64;
+        // SAFETY: as for `read`.
+        unsafe { self.transfer(at.iova, at.iova, place, bytes.len()) }
+    }
+
+    fn copy(
+        &self,
+        from: DmaAddress<'_>,
+        to: DmaAddress<'_>,
+        length: u64,
+    ) -> Option<io::Result<()>> {
+        let length = usize::try_from(length).ok()?;
+        // SAFETY: as for `read`, at both ends.
+        Some(unsafe { self.transfer(from.iova, to.iova, from.iova, length) })
     }
 }
 
-/// An end's address, and for attached memory what and whose it is.
-type Found = (u64, Option<(Attachment, Arc<CudaStream>)>);
-
 impl State {
-    fn find(&self, end: DmaEnd) -> Option<Found> {
-        match end {
-            DmaEnd::Process(pointer) => Some((pointer.expose_provenance() as u64, None)),
-            DmaEnd::Attached { memory, offset } => {
-                let (attachment, stream) = self.attached.get(&memory)?;
-                let address = attachment.address + offset as u64;
-                Some((address, Some((*attachment, Arc::clone(stream)))))
-            }
-        }
-    }
-
     /// A stream of the GPU that a device pointer belongs to. It waits for no other stream.
     fn stream_of(&mut self, pointer: u64) -> Result<Arc<CudaStream>, DriverError> {
         let mut ordinal = -1_i32;
         let attribute = sys::CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL;
         // SAFETY: the attribute is an int, for which there is a place.
-        unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, pointer) }
-            .result()?;
+        let asked =
+            unsafe { sys::cuPointerGetAttribute((&raw mut ordinal).cast(), attribute, pointer) };
+        asked.result()?;
         if let Some(stream) = self.streams.get(&ordinal) {
             return Ok(Arc::clone(stream));
         }
-        let number = usize::try_from(ordinal);
-        let number = number.map_err(|_| DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE))?;
-        let _restored = Restored::save()?;
+        let number = usize::try_from(ordinal)
+            .map_err(|_| DriverError(sys::CUresult::CUDA_ERROR_INVALID_VALUE))?;
         let context = CudaContext::new(number)?;
         let stream = context.new_stream()?;
         self.connect(&context);
@@ -239,17 +161,6 @@ impl State {
     }
 }
 
-/// Copies between any two addresses that CUDA knows or that are memory of the process, and waits.
-fn copy(stream: &CudaStream, to: u64, from: u64, length: usize) -> Result<(), DriverError> {
-    let _restored = Restored::save()?;
-    stream.context().bind_to_thread()?;
-    // SAFETY: both ends are registered for `length` bytes, by the contract of `DmaEngine::copy`, or memory of
-    // this crate.
-    unsafe { sys::cuMemcpyAsync(to, from, length, stream.cu_stream()) }.result()?;
-    // SAFETY: the stream lives as long as it is borrowed.
-    unsafe { result::stream::synchronize(stream.cu_stream()) }
-}
-
 /// Gives a thread its context back when it is dropped.
 struct Restored(sys::CUcontext);
 
@@ -264,4 +175,24 @@ impl Drop for Restored {
         // SAFETY: the context was the thread's before, or null for none.
         unsafe { sys::cuCtxSetCurrent(self.0) };
     }
+}
+
+static FLUSHED: Mutex<Option<Arc<SoftDevice>>> = Mutex::new(None);
+
+/// Names the device whose writes [`flush`] flushes.
+pub fn set_flushed_device(device: Option<Arc<SoftDevice>>) {
+    *FLUSHED.lock().unwrap_or_else(PoisonError::into_inner) = device;
+}
+
+/// Stands in for `cuFlushGPUDirectRDMAWrites`: writes what the device that was named holds back.
+///
+/// # Safety
+///
+/// None is needed; it has the type of the driver's function.
+#[must_use]
+pub unsafe extern "C" fn flush(_target: c_uint, _scope: c_uint) -> c_uint {
+    if let Some(device) = &*FLUSHED.lock().unwrap_or_else(PoisonError::into_inner) {
+        device.flush_inbound_writes();
+    }
+    0
 }

@@ -1,12 +1,15 @@
 //! What a test can make a device do: refuse calls, hold completions back, break them, count.
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
     ffi::c_int,
     time::{Duration, Instant},
 };
 
-use crate::{completion_queue::Completion, errno::Outcome, fabric::Fabric, verb::Verb};
+use crate::{
+    completion_queue::Completion, dma::Engine, errno::Outcome, fabric::Fabric, verb::Verb,
+};
 
 /// How the next completions of a device are delivered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,11 @@ pub(crate) struct Control {
     faults: Vec<(u64, CompletionFault)>,
     completions: u64,
     pub(crate) violations: Vec<String>,
+    pub(crate) engine: Option<Engine>,
+    /// Writes through the engine wait for a flush.
+    pub(crate) holds_inbound: bool,
+    /// Where requests of scalable reliable datagrams are done out of order: the state of the dice.
+    pub(crate) disorder: Option<Cell<u64>>,
 }
 
 /// A completion on its way to a queue.
@@ -81,6 +89,9 @@ impl Control {
             faults: Vec::new(),
             completions: 0,
             violations: Vec::new(),
+            engine: None,
+            holds_inbound: false,
+            disorder: None,
         }
     }
 

@@ -1,8 +1,10 @@
 //! A soft device: how a test makes one and what it can tell it to do.
 
 use std::{
+    cell::Cell,
     ffi::{c_char, c_int},
     net::Ipv4Addr,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -12,6 +14,8 @@ use crate::{
     CompletionFault,
     async_event::Element,
     control::{Control, Delivery},
+    dma::{DmaEngine, Engine},
+    efa::EfaLimits,
     fabric::{Device, fabric},
     verb::Verb,
 };
@@ -24,6 +28,8 @@ pub enum LinkLayer {
     Ethernet,
     /// InfiniBand: a LID for each port, and one GID.
     InfiniBand,
+    /// Neither, as EFA has it: one GID, which each address vector needs.
+    Unspecified,
 }
 
 /// One entry of a GID table.
@@ -106,6 +112,8 @@ pub(crate) struct Description {
     pub(crate) raw: usize,
     pub(crate) guid: u64,
     pub(crate) link_layer: LinkLayer,
+    /// Of the EFA kind.
+    pub(crate) efa: Option<EfaLimits>,
     pub(crate) mtu: c::ibv_mtu,
     pub(crate) extended_posting: bool,
     pub(crate) extended_completion: bool,
@@ -128,6 +136,7 @@ pub struct Builder {
     ports: u8,
     gids: Option<Vec<GidEntry>>,
     link_layer: LinkLayer,
+    efa: Option<EfaLimits>,
     mtu: c::ibv_mtu,
     extended_posting: bool,
     extended_completion: bool,
@@ -152,6 +161,14 @@ impl Builder {
     /// The link layer; Ethernet unless said otherwise.
     pub fn link_layer(self, link_layer: LinkLayer) -> Self {
         Self { link_layer, ..self }
+    }
+
+    /// Makes it a device of the EFA kind: `efadv_…` works, queue pairs are datagrams only, and the
+    /// port is neither InfiniBand nor Ethernet.
+    pub fn efa(self, change: impl FnOnce(&mut EfaLimits)) -> Self {
+        let mut efa = EfaLimits::default();
+        change(&mut efa);
+        Self { efa: Some(efa), link_layer: LinkLayer::Unspecified, ..self }
     }
 
     /// The active path MTU as an `ibv_mtu`; `IBV_MTU_4096` unless said otherwise.
@@ -188,6 +205,7 @@ impl Builder {
             ports,
             gids,
             link_layer,
+            efa,
             mtu,
             extended_posting,
             extended_completion,
@@ -205,7 +223,7 @@ impl Builder {
                 Port {
                     state: c::IBV_PORT_ACTIVE,
                     lid: match link_layer {
-                        LinkLayer::Ethernet => 0,
+                        LinkLayer::Ethernet | LinkLayer::Unspecified => 0,
                         LinkLayer::InfiniBand => u16::try_from(unique % 0xbfff).unwrap_or(1).max(1),
                     },
                     gids: gids.clone().unwrap_or_else(|| default_gids(link_layer, unique)),
@@ -216,8 +234,12 @@ impl Builder {
             })
             .collect();
         let raw = Box::into_raw(Box::new(c::ibv_device {
-            node_type: c::IBV_NODE_CA,
-            transport_type: c::IBV_TRANSPORT_IB,
+            node_type: if efa.is_some() { c::IBV_NODE_UNSPECIFIED } else { c::IBV_NODE_CA },
+            transport_type: if efa.is_some() {
+                c::IBV_TRANSPORT_UNSPECIFIED
+            } else {
+                c::IBV_TRANSPORT_IB
+            },
             name: c_string(&name),
             dev_name: c_string(&format!("uverbs{number}")),
             dev_path: c_string(""),
@@ -230,6 +252,7 @@ impl Builder {
                 raw,
                 guid,
                 link_layer,
+                efa,
                 mtu,
                 extended_posting,
                 extended_completion,
@@ -267,6 +290,7 @@ impl SoftDevice {
             ports: 1,
             gids: None,
             link_layer: LinkLayer::Ethernet,
+            efa: None,
             mtu: c::IBV_MTU_4096,
             extended_posting: true,
             extended_completion: true,
@@ -330,6 +354,30 @@ impl SoftDevice {
     /// Breaks the `nth` completion from now, 1 being the next.
     pub fn break_completion(&self, nth: u64, fault: CompletionFault) {
         self.control(|control| control.break_completion(nth.max(1), fault));
+    }
+
+    /// Does requests of scalable reliable datagrams out of order, by dice thrown from `seed`; `None`
+    /// for the order in which they were posted.
+    pub fn set_disorder(&self, seed: Option<u64>) {
+        // The dice stop at 0.
+        self.control(|control| control.disorder = seed.map(|seed| Cell::new(seed.max(1))));
+    }
+
+    /// Gives the device an engine that reaches dma-bufs which the processor cannot map.
+    pub fn set_dma_engine(&self, engine: Arc<dyn DmaEngine>) {
+        self.control(|control| control.engine = Some(Engine(engine)));
+    }
+
+    /// Whether writes of the device through its [`DmaEngine`] wait until
+    /// [`flush_inbound_writes`](Self::flush_inbound_writes), whatever their completions say. A read of
+    /// the same region through the device, and deregistration, flush as well.
+    pub fn hold_inbound_writes(&self, hold: bool) {
+        self.control(|control| control.holds_inbound = hold);
+    }
+
+    /// Does the writes that were held back, in their order.
+    pub fn flush_inbound_writes(&self) {
+        fabric().flush_inbound(self.number);
     }
 
     /// Takes a port down or brings it up, and raises the event of that on every open context.
@@ -401,7 +449,9 @@ fn default_gids(link_layer: LinkLayer, unique: u32) -> Vec<GidEntry> {
     let link_local = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0xff, 0xfe, high, middle, low];
     let address = Ipv4Addr::new(10, high, middle, low).to_ipv6_mapped().octets();
     match link_layer {
-        LinkLayer::InfiniBand => vec![GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_IB }],
+        LinkLayer::InfiniBand | LinkLayer::Unspecified => {
+            vec![GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_IB }]
+        }
         LinkLayer::Ethernet => vec![
             GidEntry { gid: link_local, kind: c::IBV_GID_TYPE_ROCE_V2 },
             GidEntry { gid: address, kind: c::IBV_GID_TYPE_ROCE_V2 },

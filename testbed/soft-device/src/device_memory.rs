@@ -14,9 +14,9 @@ use crate::{
     errno::{Outcome, errno, minus_one, object, status},
     fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
-    memory::{Backing, Piece, Place},
+    memory::{Backing, Place},
     region::{Request, register, unmap},
-    transfer::transfer,
+    transfer::copy_host,
     verb::Verb,
 };
 
@@ -147,12 +147,12 @@ unsafe extern "C" fn memcpy_to_dm(
 ) -> c_int {
     // SAFETY: the caller gives live device memory.
     let (context, number) = unsafe { named(dm) };
-    let host = Piece { place: Place::Host(host.expose_provenance()), length };
+    let host = host.expose_provenance();
     let mut fabric = fabric();
     let entered = fabric.enter(context.device, Verb::ibv_memcpy_to_dm);
     status(entered.and_then(|()| fabric.part(number, offset, length)).map(|part| {
         // SAFETY: the caller gives `length` bytes, and the part was checked under this lock.
-        unsafe { transfer(&[host], &[part]) };
+        unsafe { copy_host(host, part, length) };
     }))
 }
 
@@ -165,12 +165,12 @@ unsafe extern "C" fn memcpy_from_dm(
 ) -> c_int {
     // SAFETY: the caller gives live device memory.
     let (context, number) = unsafe { named(dm) };
-    let host = Piece { place: Place::Host(host.expose_provenance()), length };
+    let host = host.expose_provenance();
     let mut fabric = fabric();
     let entered = fabric.enter(context.device, Verb::ibv_memcpy_from_dm);
     status(entered.and_then(|()| fabric.part(number, offset, length)).map(|part| {
         // SAFETY: the caller gives `length` bytes, and the part was checked under this lock.
-        unsafe { transfer(&[part], &[host]) };
+        unsafe { copy_host(part, host, length) };
     }))
 }
 
@@ -207,7 +207,7 @@ fn register_part(
     };
     let request = Request {
         verb: Verb::ibv_reg_dm_mr,
-        place: part.place,
+        place: Place::Host(part),
         iova: 0,
         length,
         access,
@@ -232,15 +232,15 @@ pub(crate) unsafe extern "C" fn ibv_dm_export_dmabuf_fd(dm: *mut c::ibv_dm) -> c
 }
 
 impl Fabric {
-    /// Part of device memory, if it is inside.
-    fn part(&self, number: u32, offset: u64, length: usize) -> Outcome<Piece> {
+    /// The address of a part of device memory, if it is inside.
+    fn part(&self, number: u32, offset: u64, length: usize) -> Outcome<usize> {
         let memory = self.memories.get(number).ok_or(libc::EINVAL)?;
         let offset = usize::try_from(offset).map_err(|_| libc::EINVAL)?;
         let end = offset.checked_add(length).ok_or(libc::EINVAL)?;
         if end > memory.length {
             return Err(libc::EINVAL);
         }
-        Ok(Piece { place: Place::Host(memory.address + offset), length })
+        Ok(memory.address + offset)
     }
 
     /// A region over device memory is gone.

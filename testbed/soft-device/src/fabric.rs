@@ -19,10 +19,11 @@ use crate::{
     control::Control,
     device::Description,
     device_memory::DeviceMemory,
+    dma::Attachment,
     domain::{Domain, ThreadDomain},
     errno::Outcome,
     memory::{KeyTable, Piece},
-    pair::QueuePair,
+    pair::{Lingering, QueuePair},
     shared_receive::SharedReceive,
     slab::Slab,
     verb::Verb,
@@ -44,12 +45,15 @@ pub(crate) struct Fabric {
     pub(crate) threads: Slab<ThreadDomain>,
     pub(crate) xrc_domains: Slab<XrcDomain>,
     pub(crate) memories: Slab<DeviceMemory>,
+    pub(crate) attachments: Slab<Attachment>,
     /// Who is in which multicast group.
     pub(crate) members: Vec<Membership>,
     /// Receivers that failed while a message came, to be put into error once its sender is done.
     pub(crate) broken: Vec<(u32, c::ibv_event_type)>,
     /// Queue pairs whose oldest request waits for its peer.
     pub(crate) waiting: Vec<u32>,
+    /// Queue pairs whose requests are to be done out of order, once there are a few.
+    pub(crate) lingering: Vec<Lingering>,
     /// Completion queues whose event waits for more completions.
     pub(crate) moderated: Vec<u32>,
     /// Scratch space of a transfer, kept so that none is allocated for each.
@@ -88,9 +92,11 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     threads: Slab::starting_at(1),
     xrc_domains: Slab::starting_at(1),
     memories: Slab::starting_at(1),
+    attachments: Slab::starting_at(1),
     members: Vec::new(),
     broken: Vec::new(),
     waiting: Vec::new(),
+    lingering: Vec::new(),
     moderated: Vec::new(),
     scratch: Scratch { from: Vec::new(), to: Vec::new(), woken: Vec::new() },
     timer_runs: false,
@@ -129,8 +135,10 @@ impl Fabric {
         }
     }
 
-    /// Does what time has made due: ends waits that are over, delivers completions held back.
-    pub(crate) fn expire(&mut self) {
+    /// Does what time has made due: ends waits that are over, delivers completions held back. A
+    /// device that is polled gets on with its work as well.
+    pub(crate) fn expire(&mut self, polled: Option<u32>) {
+        self.stop_lingering(polled);
         let holds = self.devices.iter().any(|device| device.control.holds());
         if holds || !self.waiting.is_empty() || !self.moderated.is_empty() {
             let now = Instant::now();
@@ -153,7 +161,8 @@ impl Fabric {
         let waits = self.waiting.iter().filter_map(|&number| self.pairs.get(number)?.wait_ends());
         let holds = self.devices.iter().filter_map(|device| device.control.next_due());
         let events = self.moderated.iter().filter_map(|&queue| self.event_due(queue));
-        waits.chain(holds).chain(events).min()
+        let lingers = self.lingering.iter().map(|each| each.until);
+        waits.chain(holds).chain(events).chain(lingers).min()
     }
 }
 
@@ -161,7 +170,7 @@ impl Fabric {
 fn keep_time() {
     let mut fabric = fabric();
     loop {
-        fabric.expire();
+        fabric.expire(None);
         fabric = match fabric.next_due() {
             None => EARLIER.wait(fabric).unwrap_or_else(PoisonError::into_inner),
             Some(due) => {

@@ -9,8 +9,9 @@ mod context;
 mod control;
 mod device;
 mod device_memory;
-mod dma_engine;
+mod dma;
 mod domain;
+mod efa;
 mod errno;
 mod fabric;
 mod handle;
@@ -33,5 +34,6 @@ mod xrc;
 
 pub use control::CompletionFault;
 pub use device::{Builder, GidEntry, Limits, LinkLayer, SoftDevice};
-pub use dma_engine::{DmaEnd, DmaEngine, set_dma_engine};
+pub use dma::{DmaAddress, DmaEngine};
+pub use efa::EfaLimits;
 pub use table::library;

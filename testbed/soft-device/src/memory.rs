@@ -12,8 +12,8 @@ use crate::{slab::Slab, window::Window};
 pub(crate) enum Place {
     /// In the memory of the process, at this address.
     Host(usize),
-    /// In memory that an engine moves: which, and where in it.
-    Attached { memory: u64, offset: usize },
+    /// In memory that an engine reaches: which, and how far from its start.
+    Engine { attachment: u32, offset: u64 },
     /// Nowhere: what is read there is 0, what is written is lost.
     Nowhere,
 }
@@ -23,8 +23,9 @@ impl Place {
     pub(crate) fn at(self, offset: usize) -> Self {
         match self {
             Self::Host(address) => Self::Host(address + offset),
-            Self::Attached { memory, offset: start } => {
-                Self::Attached { memory, offset: start + offset }
+            Self::Engine { attachment, offset: start } => {
+                let further = u64::try_from(offset).unwrap_or(u64::MAX);
+                Self::Engine { attachment, offset: start.saturating_add(further) }
             }
             Self::Nowhere => Self::Nowhere,
         }
@@ -67,10 +68,10 @@ pub(crate) enum Backing {
     Caller,
     /// A mapping that was made for it: address and length.
     Mapping(usize, usize),
-    /// Memory that an engine moves.
-    Engine(Place),
     /// Memory of the device, by its number.
     Device(u32),
+    /// Memory that an engine reaches, by its number.
+    Engine(u32),
 }
 
 impl Region {

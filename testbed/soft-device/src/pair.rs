@@ -12,6 +12,7 @@ mod modify;
 mod post;
 mod receive;
 mod route;
+mod scalable;
 mod transition;
 mod wait;
 mod work;
@@ -28,8 +29,8 @@ use crate::{
     verb::Verb,
 };
 
-pub(crate) use create::{create_qp_ex, ibv_create_qp, open_qp};
-pub(crate) use extended::ibv_qp_to_qp_ex;
+pub(crate) use create::{create_qp_ex, create_scalable, ibv_create_qp, open_qp};
+pub(crate) use extended::{efadv_qp_from_ibv_qp_ex, ibv_qp_to_qp_ex};
 pub(crate) use extras::{
     ibv_attach_mcast, ibv_detach_mcast, ibv_query_ece, ibv_query_qp_data_in_order, ibv_set_ece,
     modify_qp_rate_limit,
@@ -37,6 +38,7 @@ pub(crate) use extras::{
 pub(crate) use local::Binding;
 pub(crate) use modify::{ibv_modify_qp, ibv_query_qp};
 pub(crate) use post::{post_recv, post_send, segments};
+pub(crate) use scalable::Lingering;
 pub(crate) use work::ReceiveQueue;
 
 use extended::Building;
@@ -75,6 +77,10 @@ pub(crate) struct QueuePair {
     /// How many C structs stand for it: more than one for a shared target of XRC.
     handles: u32,
     ece: c::ibv_ece,
+    /// Of a scalable reliable datagram pair: writes with immediate use no receive up, and writes may
+    /// bring their data along.
+    unsolicited: bool,
+    inline_writes: bool,
 }
 
 impl QueuePair {
@@ -93,6 +99,7 @@ pub(crate) struct PairHandle {
     extended: bool,
     lock: OwnerLock,
     building: Building,
+    efa: c::efadv_qp,
 }
 
 /// A queue pair as a caller names it.

@@ -179,29 +179,28 @@ pub(crate) unsafe extern "C" fn query_port_ex(
 
 fn port_attr(device: &Description, port: &Port) -> c::ibv_port_attr {
     let ethernet = device.link_layer == LinkLayer::Ethernet;
+    let link_layer = match device.link_layer {
+        LinkLayer::Ethernet => c::IBV_LINK_LAYER_ETHERNET,
+        LinkLayer::InfiniBand => c::IBV_LINK_LAYER_INFINIBAND,
+        LinkLayer::Unspecified => c::IBV_LINK_LAYER_UNSPECIFIED,
+    };
     c::ibv_port_attr {
         state: port.state,
         max_mtu: c::IBV_MTU_4096,
         active_mtu: device.mtu,
         gid_tbl_len: c_int::try_from(port.gids.len()).unwrap_or(c_int::MAX),
         port_cap_flags: c::IBV_PORT_CM_SUP | if ethernet { c::IBV_PORT_IP_BASED_GIDS } else { 0 },
-        max_msg_sz: device.limits.max_msg_sz,
+        max_msg_sz: device.efa.as_ref().map_or(device.limits.max_msg_sz, |efa| efa.mtu),
         pkey_tbl_len: u16::try_from(port.partition_keys.len()).unwrap_or(u16::MAX),
         lid: port.lid,
-        sm_lid: u16::from(!ethernet),
+        sm_lid: u16::from(device.link_layer == LinkLayer::InfiniBand),
         max_vl_num: 1,
         // 4 lanes of 25 Gbit/s.
         active_width: 2,
         active_speed: 32,
         // The physical states are LinkUp and Disabled.
         phys_state: if port.state == c::IBV_PORT_ACTIVE { 5 } else { 3 },
-        link_layer: if ethernet {
-            c::IBV_LINK_LAYER_ETHERNET
-        } else {
-            c::IBV_LINK_LAYER_INFINIBAND
-        }
-        .try_into()
-        .unwrap_or(0),
+        link_layer: u8::try_from(link_layer).unwrap_or(0),
         flags: if ethernet { c::IB_UVERBS_QPF_GRH_REQUIRED.try_into().unwrap_or(0) } else { 0 },
         ..c::ibv_port_attr::default()
     }

@@ -11,7 +11,6 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    dma_engine,
     domain::DomainRef,
     errno::{Outcome, errno, object, status},
     fabric::{Fabric, fabric},
@@ -148,24 +147,29 @@ pub(crate) fn dma_buf(
 ) -> Outcome<*mut c::ibv_mr> {
     let shown = ptr::without_provenance_mut(usize::try_from(offset).map_err(|_| libc::EINVAL)?);
     let verb = Verb::ibv_reg_dmabuf_mr;
+    if fd < 0 {
+        return Err(libc::EBADF);
+    }
     if !(offset ^ iova).is_multiple_of(PAGE) || length == 0 {
         return Err(libc::EINVAL);
     }
-    let (backing, place) = match map(fd, offset, length, access) {
-        Ok(((start, size), place)) => (Backing::Mapping(start, size), place),
-        Err(errno) => {
-            // SAFETY: the caller has the descriptor open during this call.
-            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
-            let place = dma_engine::attach(fd, offset, length, iova).ok_or(errno)??;
-            (Backing::Engine(place), place)
+    let mapped = map(fd, offset, length, access);
+    let size = u64::try_from(length).map_err(|_| libc::EINVAL)?;
+    // SAFETY: the caller keeps the descriptor open during the call, and it is not -1.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) };
+    let attached = fabric().attach(pd.context.device, file, (offset, size, iova), mapped.is_ok());
+    if let (Err(_) | Ok(Some(_)), Ok(((start, size), _))) = (attached, mapped) {
+        unmap(start, size);
+    }
+    let (backing, place) = match attached? {
+        Some(attachment) => (Backing::Engine(attachment), Place::Engine { attachment, offset: 0 }),
+        None => {
+            let ((start, size), place) = mapped?;
+            (Backing::Mapping(start, size), place)
         }
     };
     let request = Request { verb, place, iova, length, access, backing, shown };
-    register(pd, request, || Ok(())).inspect_err(|_| match backing {
-        Backing::Mapping(start, size) => unmap(start, size),
-        Backing::Engine(place) => dma_engine::detach(place),
-        Backing::Caller | Backing::Device(_) => {}
-    })
+    register(pd, request, || Ok(())).inspect_err(|_| fabric().give_back(backing))
 }
 
 /// Maps part of a file; the mapping, and where the part begins in it.
@@ -305,8 +309,8 @@ impl Fabric {
         match backing {
             Backing::Caller => {}
             Backing::Mapping(start, size) => unmap(start, size),
-            Backing::Engine(place) => dma_engine::detach(place),
             Backing::Device(number) => self.release_memory(number),
+            Backing::Engine(number) => self.detach(number),
         }
     }
 }

@@ -9,8 +9,8 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    address, async_event, channel, completion_queue, context, device_memory, domain, pair, query,
-    region, shared_receive, special_region, strings,
+    address, async_event, channel, completion_queue, context, device_memory, domain, efa, pair,
+    query, region, shared_receive, special_region, strings,
 };
 
 /// The exported C functions, with the module that has each.
@@ -101,7 +101,26 @@ pub fn library() -> &'static c::Library {
         let verbs = for_each_symbol!(table);
         // SAFETY: each function was written after the manual page of its name, keeps working for as
         // long as the process runs, and returns the structs of rdma_sys.
-        unsafe { c::Library::new("soft-device", verbs) }
+        let library = unsafe { c::Library::new("soft-device", verbs) };
+        // SAFETY: as above.
+        unsafe { library.with_efa(efa_table()) }
     });
     &LIBRARY
+}
+
+/// The functions of libefa. Those that show the queues of the hardware have nothing to show.
+fn efa_table() -> c::Efa {
+    c::Efa {
+        efadv_query_device: Some(efa::efadv_query_device),
+        efadv_query_ah: Some(efa::efadv_query_ah),
+        efadv_query_mr: Some(efa::efadv_query_mr),
+        efadv_get_max_sq_depth: Some(efa::efadv_get_max_sq_depth),
+        efadv_get_max_rq_depth: Some(efa::efadv_get_max_rq_depth),
+        efadv_create_qp_ex: Some(efa::efadv_create_qp_ex),
+        efadv_create_driver_qp: Some(efa::efadv_create_driver_qp),
+        efadv_qp_from_ibv_qp_ex: Some(pair::efadv_qp_from_ibv_qp_ex),
+        efadv_create_cq: Some(completion_queue::efadv_create_cq),
+        efadv_cq_from_ibv_cq_ex: Some(completion_queue::efadv_cq_from_ibv_cq_ex),
+        ..c::Efa::EMPTY
+    }
 }

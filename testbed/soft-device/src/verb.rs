@@ -36,6 +36,8 @@ verbs! {
     ibv_post_srq_recv ibv_get_srq_num
     ibv_open_xrcd ibv_close_xrcd ibv_open_qp
     ibv_set_ece ibv_query_ece ibv_modify_qp_rate_limit ibv_query_qp_data_in_order
+    efadv_query_device efadv_query_ah efadv_query_mr efadv_get_max_sq_depth efadv_get_max_rq_depth
+    efadv_create_qp_ex efadv_create_cq
 }
 
 impl Verb {

@@ -1,7 +1,7 @@
 //! Extended completion queues: one completion at a time, and only the fields asked for.
 #![expect(unsafe_code, reason = "the functions of an ibv_cq_ex, called from C")]
 
-use std::ffi::c_int;
+use std::{ffi::c_int, mem::offset_of};
 
 use rdma_sys as c;
 
@@ -17,7 +17,22 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     let context = unsafe { ContextRef::of(context) };
     // SAFETY: the caller gives a readable struct.
     let attr = unsafe { &*attr };
-    // SAFETY: the caller gives null or a live channel.
+    // SAFETY: the channel in the struct is live or null.
+    unsafe { make(context, attr, Verb::ibv_create_cq_ex, c::efadv_cq::default()) }
+}
+
+/// Makes an extended queue.
+///
+/// # Safety
+///
+/// The channel in `attr` is live or null.
+unsafe fn make(
+    context: ContextRef,
+    attr: &c::ibv_cq_init_attr_ex,
+    verb: Verb,
+    efa: c::efadv_cq,
+) -> *mut c::ibv_cq_ex {
+    // SAFETY: by the contract above.
     let channel_number = unsafe { channel_number(attr.channel) };
     let known = c::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     let flags = if attr.comp_mask & known == 0 { 0 } else { attr.flags };
@@ -42,8 +57,86 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         vector: attr.comp_vector,
         ignores_overrun: flags & c::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN != 0,
         has_clocks: wanted & u64::from(clocks) != 0,
+        efa,
     };
-    object(create(&request, Verb::ibv_create_cq_ex, |ex| fill(ex, wanted)))
+    object(create(&request, verb, |ex| fill(ex, wanted)))
+}
+
+/// See `efadv_create_cq(3)`.
+pub(crate) unsafe extern "C" fn efadv_create_cq(
+    context: *mut c::ibv_context,
+    attr: *mut c::ibv_cq_init_attr_ex,
+    efa: *mut c::efadv_cq_init_attr,
+    length: u32,
+) -> *mut c::ibv_cq_ex {
+    // SAFETY: the caller gives an open context.
+    let context = unsafe { ContextRef::of(context) };
+    let needed = offset_of!(c::efadv_cq_init_attr, wc_flags) + size_of::<u64>();
+    if usize::try_from(length).is_ok_and(|length| length < needed) {
+        return object(Err(libc::EINVAL));
+    }
+    // SAFETY: the caller gives a struct that has this field.
+    let wanted = unsafe { (*efa).wc_flags };
+    // SAFETY: the caller gives a struct that has this field.
+    let mask = unsafe { (*efa).comp_mask };
+    let known = u64::from(c::EFADV_WC_EX_WITH_SGID | c::EFADV_WC_EX_WITH_IS_UNSOLICITED);
+    let sgid = wanted & u64::from(c::EFADV_WC_EX_WITH_SGID) != 0;
+    let unsolicited = wanted & u64::from(c::EFADV_WC_EX_WITH_IS_UNSOLICITED) != 0;
+    let checked = fabric().efa(context.device, Verb::efadv_create_cq).map(|limits| {
+        let has = |cap: u32| limits.device_caps & cap != 0;
+        (!sgid || has(c::EFADV_DEVICE_ATTR_CAPS_CQ_WITH_SGID))
+            && (!unsolicited || has(c::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV))
+    });
+    match checked {
+        Err(code) => return object(Err(code)),
+        Ok(false) => return object(Err(libc::EOPNOTSUPP)),
+        Ok(true) if mask != 0 || wanted & !known != 0 => return object(Err(libc::EINVAL)),
+        Ok(true) => {}
+    }
+    let entries = c::efadv_cq {
+        comp_mask: 0,
+        wc_read_sgid: sgid.then_some(wc_read_sgid),
+        wc_is_unsolicited: unsolicited.then_some(wc_is_unsolicited),
+    };
+    // SAFETY: the caller gives a readable struct.
+    let attr = unsafe { &*attr };
+    // SAFETY: the channel in the struct is live or null.
+    unsafe { make(context, attr, Verb::ibv_create_cq_ex, entries) }
+}
+
+/// See `efadv_create_cq(3)`.
+pub(crate) unsafe extern "C" fn efadv_cq_from_ibv_cq_ex(cq: *mut c::ibv_cq_ex) -> *mut c::efadv_cq {
+    // SAFETY: the place is inside the handle of a live queue; nothing is read.
+    unsafe { &raw mut (*cq.cast::<QueueHandle>()).efa }
+}
+
+/// The completion that an EFA queue shows.
+///
+/// # Safety
+///
+/// `cq` is the EFA part of a live queue, and the caller is between start and end of a poll.
+unsafe fn shown<'a>(cq: *mut c::efadv_cq) -> &'a Completion {
+    let handle: *mut QueueHandle = cq.wrapping_byte_sub(offset_of!(QueueHandle, efa)).cast();
+    // SAFETY: by the contract above, nobody changes the current completion.
+    unsafe { &(*handle).current }
+}
+
+/// See `efadv_create_cq(3)`: `ENOENT` if the sender has an address handle, which `slid` then names.
+unsafe extern "C" fn wc_read_sgid(cq: *mut c::efadv_cq, sgid: *mut c::ibv_gid) -> c_int {
+    // SAFETY: the caller polls a live queue.
+    let completion = unsafe { shown(cq) };
+    if completion.slid != u16::MAX {
+        return -libc::ENOENT;
+    }
+    // SAFETY: the caller gives a place for the GID.
+    unsafe { sgid.write(c::ibv_gid { raw: completion.sgid }) };
+    0
+}
+
+/// See `efadv_create_cq(3)`.
+unsafe extern "C" fn wc_is_unsolicited(cq: *mut c::efadv_cq) -> bool {
+    // SAFETY: the caller polls a live queue.
+    unsafe { shown(cq) }.unsolicited
 }
 
 /// Fills the entries that were asked for; the others stay null, as in every provider.
@@ -118,7 +211,7 @@ unsafe fn step(handle: *mut QueueHandle, verb: Verb) -> c_int {
     if let Err(code) = fabric.enter(device, verb) {
         return code;
     }
-    fabric.expire();
+    fabric.expire(Some(device));
     let Some(completion) = fabric.take(number) else { return libc::ENOENT };
     drop(fabric);
     // SAFETY: only the thread that has the lock writes or reads the current completion.

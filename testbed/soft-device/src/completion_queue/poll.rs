@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn poll_cq(
             .violation(queue.device, "ibv_poll_cq: between ibv_start_poll and ibv_end_poll".into());
         return -libc::EDEADLK;
     }
-    fabric.expire();
+    fabric.expire(Some(queue.device));
     let mut count = 0;
     while count < room
         && let Some(completion) = fabric.take(queue.number)

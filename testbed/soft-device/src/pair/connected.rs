@@ -13,7 +13,6 @@ use crate::{
     completion_queue::Completion,
     fabric::{Fabric, Scratch},
     memory::{Asker, Piece, Place},
-    transfer,
 };
 
 /// The far end of a request.
@@ -104,7 +103,9 @@ impl Fabric {
             }
         };
         // SAFETY: both sides were checked above, under the lock that `self` shows is held.
-        unsafe { transfer::transfer(&scratch.from, &scratch.to) };
+        if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
+            return Step::failed(c::IBV_WC_GENERAL_ERR);
+        }
         let mut arrived = self.arrived(number, target, wr_id, request, length);
         if invalidates {
             arrived.wc_flags = c::IBV_WC_WITH_INV;
@@ -133,7 +134,9 @@ impl Fabric {
             wr_id = next;
         }
         // SAFETY: both sides were checked above, under the lock that `self` shows is held.
-        unsafe { transfer::transfer(&scratch.from, &scratch.to) };
+        if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
+            return Step::failed(c::IBV_WC_GENERAL_ERR);
+        }
         if immediate {
             let arrived = self.arrived(number, target, wr_id, request, length);
             let opcode = c::IBV_WC_RECV_RDMA_WITH_IMM;
@@ -157,7 +160,9 @@ impl Fabric {
             Err(step) => return step,
         }
         // SAFETY: both sides were checked above, under the lock that `self` shows is held.
-        unsafe { transfer::transfer(&scratch.from, &scratch.to) };
+        if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
+            return Step::failed(c::IBV_WC_GENERAL_ERR);
+        }
         Step::Done(c::IBV_WC_SUCCESS, length)
     }
 
@@ -187,13 +192,15 @@ impl Fabric {
             }
         };
         // SAFETY: eight bytes were checked above, under the lock that `self` shows is held.
-        let Some(old) = (unsafe { transfer::exchange(place, change) }) else {
-            return invalid_request(target.pair);
+        let Ok(old) = (unsafe { self.exchange(place, change) }) else {
+            return Step::failed(c::IBV_WC_GENERAL_ERR);
         };
         let old = old.to_ne_bytes();
         let place = Place::Host(old.as_ptr().expose_provenance());
         // SAFETY: the source is `old`, and the other side was checked under the lock that is held.
-        unsafe { transfer::transfer(&[Piece { place, length: 8 }], &scratch.to) };
+        if unsafe { self.transfer(&[Piece { place, length: 8 }], &scratch.to) }.is_err() {
+            return Step::failed(c::IBV_WC_GENERAL_ERR);
+        }
         Step::Done(c::IBV_WC_SUCCESS, length)
     }
 
@@ -219,12 +226,12 @@ impl Fabric {
         let mut value = [0u8; 8];
         let mine = Place::Host(value.as_mut_ptr().expose_provenance());
         // SAFETY: the source was checked under the lock that is held, and the target is `value`.
-        unsafe { transfer::transfer(&scratch.from, &[Piece { place: mine, length: 8 }]) };
+        let copied = unsafe { self.transfer(&scratch.from, &[Piece { place: mine, length: 8 }]) };
         let value = u64::from_ne_bytes(value);
         // SAFETY: eight bytes were checked above, under the lock that `self` shows is held.
-        match unsafe { transfer::exchange(place, |_| Some(value)) } {
-            Some(_) => Step::Done(c::IBV_WC_SUCCESS, length),
-            None => invalid_request(target.pair),
+        match copied.and_then(|()| unsafe { self.exchange(place, |_| Some(value)) }) {
+            Ok(_) => Step::Done(c::IBV_WC_SUCCESS, length),
+            Err(_) => Step::failed(c::IBV_WC_GENERAL_ERR),
         }
     }
 

@@ -7,13 +7,14 @@ use rdma_sys as c;
 
 use super::{
     PairHandle, QueuePair,
-    extended::{Building, fill, supported},
+    extended::{Building, fill, supported, wr_set_processing_hints},
     work::{ReceiveQueue, SendQueue},
 };
 use crate::{
     async_event::Acknowledgements,
     completion_queue::QueueRef,
     domain::DomainRef,
+    efa::EfaLimits,
     errno::{Outcome, object},
     fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
@@ -33,6 +34,16 @@ pub(crate) struct Creation {
     blocks_loopback: bool,
     /// The operations that were asked for, `None` for a pair without extended posting.
     operations: Option<u64>,
+    /// What was asked for beyond the verbs.
+    efa: Option<Efa>,
+}
+
+/// What is special about a scalable reliable datagram pair.
+#[derive(Debug, Clone, Copy)]
+struct Efa {
+    unsolicited: bool,
+    inline_writes: bool,
+    hints: bool,
 }
 
 /// See `ibv_create_qp(3)`. The capacities are not rounded up.
@@ -57,6 +68,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         srq: unsafe { number(init.srq) },
         blocks_loopback: false,
         operations: None,
+        efa: None,
     };
     object(create(&creation, init))
 }
@@ -87,6 +99,68 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let made = object(create(&creation, &mut init));
     attr.cap = init.cap;
     made
+}
+
+/// Makes a scalable reliable datagram pair; see `efadv_create_qp_ex(3)`.
+///
+/// # Safety
+///
+/// The objects in `attr` are live or null.
+pub(crate) unsafe fn create_scalable(
+    context: ContextRef,
+    attr: &mut c::ibv_qp_init_attr_ex,
+    wanted: &c::efadv_qp_init_attr,
+) -> *mut c::ibv_qp {
+    // SAFETY: by the contract above.
+    let creation = unsafe { extended_creation(context, attr) }.and_then(|creation| {
+        let efa = efa_options(context, attr, wanted)?;
+        Ok(Creation { verb: Verb::efadv_create_qp_ex, efa: Some(efa), ..creation })
+    });
+    let mut init = c::ibv_qp_init_attr {
+        qp_context: attr.qp_context,
+        send_cq: attr.send_cq,
+        recv_cq: attr.recv_cq,
+        srq: attr.srq,
+        cap: attr.cap,
+        qp_type: attr.qp_type,
+        sq_sig_all: attr.sq_sig_all,
+    };
+    object(creation.and_then(|creation| create(&creation, &mut init)))
+}
+
+/// Checks what was asked for beyond the verbs.
+fn efa_options(
+    context: ContextRef,
+    attr: &c::ibv_qp_init_attr_ex,
+    wanted: &c::efadv_qp_init_attr,
+) -> Outcome<Efa> {
+    let fabric = fabric();
+    let device = fabric.device(context.device).ok_or(libc::ENODEV)?;
+    let limits = device.description.efa.as_ref().ok_or(libc::EOPNOTSUPP)?;
+    if attr.qp_type != c::IBV_QPT_DRIVER || wanted.comp_mask != 0 || wanted.reserved != 0 {
+        return Err(libc::EINVAL);
+    }
+    if wanted.driver_qp_type != c::EFADV_QP_DRIVER_TYPE_SRD {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let flags = u32::from(wanted.flags);
+    let has = |cap: u32| limits.device_caps & cap != 0;
+    let asks = |operations: u32| attr.send_ops_flags & u64::from(operations) != 0;
+    let known = c::EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV | c::EFADV_QP_FLAGS_INLINE_WRITE;
+    let unsolicited = flags & c::EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV != 0;
+    let writes = c::IBV_QP_EX_WITH_RDMA_WRITE | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+    let lacks = (unsolicited && !has(c::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV))
+        || (asks(writes) && !has(c::EFADV_DEVICE_ATTR_CAPS_RDMA_WRITE))
+        || (asks(c::IBV_QP_EX_WITH_RDMA_READ) && !has(c::EFADV_DEVICE_ATTR_CAPS_RDMA_READ));
+    let hints = u64::from(c::EFADV_WR_EX_WITH_PROCESSING_HINTS);
+    if flags & !known != 0 || wanted.wr_flags & !hints != 0 || lacks {
+        return Err(libc::EOPNOTSUPP);
+    }
+    Ok(Efa {
+        unsolicited,
+        inline_writes: flags & c::EFADV_QP_FLAGS_INLINE_WRITE != 0,
+        hints: wanted.wr_flags & hints != 0,
+    })
 }
 
 /// Reads the extended struct.
@@ -128,6 +202,7 @@ unsafe fn extended_creation(
         srq: unsafe { number(attr.srq) },
         blocks_loopback: flags & c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
         operations: extended.then_some(attr.send_ops_flags),
+        efa: None,
     })
 }
 
@@ -160,6 +235,9 @@ impl Creation {
             c::IBV_QPT_RC | c::IBV_QPT_UD => pd && send && receive && !xrc,
             c::IBV_QPT_UC => pd && send && receive && !xrc && self.srq.is_none(),
             c::IBV_QPT_XRC_SEND => pd && send && !xrc && self.srq.is_none(),
+            c::IBV_QPT_DRIVER if self.efa.is_some() => {
+                pd && send && receive && !xrc && self.srq.is_none()
+            }
             c::IBV_QPT_XRC_RECV => xrc && self.operations.is_none() && self.srq.is_none(),
             _ => return Err(libc::EOPNOTSUPP),
         };
@@ -171,6 +249,9 @@ fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c
     let context = creation.context;
     let mut fabric = fabric();
     fabric.enter(context.device, creation.verb)?;
+    if let Some(efa) = fabric.device(context.device).and_then(|it| it.description.efa.as_ref()) {
+        check_efa(efa, init)?;
+    }
     let limits = fabric.limits(context.device)?;
     if init.cap.max_send_wr > limits.max_qp_wr
         || init.cap.max_recv_wr > limits.max_qp_wr
@@ -215,6 +296,27 @@ fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c
     Ok(ptr::with_exposed_provenance_mut(add(&mut fabric, creation, init)))
 }
 
+/// What an EFA device can make: datagrams only, within its limits.
+fn check_efa(limits: &EfaLimits, init: &c::ibv_qp_init_attr) -> Outcome {
+    if init.qp_type != c::IBV_QPT_UD && init.qp_type != c::IBV_QPT_DRIVER {
+        return Err(libc::EOPNOTSUPP);
+    }
+    let cap = &init.cap;
+    let fits = cap.max_send_wr <= limits.max_sq_wr
+        && cap.max_recv_wr <= limits.max_rq_wr
+        && cap.max_send_sge <= limits.max_sq_sge.into()
+        && cap.max_recv_sge <= limits.max_rq_sge.into()
+        && cap.max_inline_data <= limits.inline_buf_size_ex.max(limits.inline_buf_size).into();
+    if fits { Ok(()) } else { Err(libc::EINVAL) }
+}
+
+/// The attributes of a new pair. Unless told otherwise, scalable reliable datagrams wait for a
+/// receiver for ever.
+pub(super) fn initial_attr(kind: c::ibv_qp_type, cap: c::ibv_qp_cap) -> c::ibv_qp_attr {
+    let rnr_retry = if kind == c::IBV_QPT_DRIVER { 7 } else { 0 };
+    c::ibv_qp_attr { cap, rnr_retry, ..c::ibv_qp_attr::default() }
+}
+
 /// Adds the pair; the address of its C struct.
 fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> usize {
     let context = creation.context;
@@ -231,7 +333,7 @@ fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> 
         srq: creation.srq,
         xrc_domain: creation.xrc_domain,
         state: c::IBV_QPS_RESET,
-        attr: c::ibv_qp_attr { cap, ..c::ibv_qp_attr::default() },
+        attr: initial_attr(init.qp_type, cap),
         signals_all: init.sq_sig_all != 0,
         blocks_loopback: creation.blocks_loopback,
         send: SendQueue::new(&cap),
@@ -242,6 +344,8 @@ fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> 
         waiting: None,
         handles: 1,
         ece: c::ibv_ece::default(),
+        unsolicited: creation.efa.is_some_and(|efa| efa.unsolicited),
+        inline_writes: creation.efa.is_some_and(|efa| efa.inline_writes),
     });
     fabric.pairs.get(number).map_or(0, |pair| pair.raw)
 }
@@ -277,6 +381,13 @@ fn handle(creation: &Creation, init: &c::ibv_qp_init_attr, number: u32) -> usize
         extended: creation.operations.is_some(),
         lock: OwnerLock::default(),
         building: Building::new(room),
+        efa: c::efadv_qp {
+            comp_mask: 0,
+            wr_set_processing_hints: creation
+                .efa
+                .is_some_and(|efa| efa.hints)
+                .then_some(wr_set_processing_hints),
+        },
     };
     Box::into_raw(Box::new(handle)).expose_provenance()
 }
@@ -323,6 +434,7 @@ fn open(context: ContextRef, attr: &c::ibv_qp_open_attr, domain: u32) -> Outcome
         srq: None,
         blocks_loopback: false,
         operations: None,
+        efa: None,
     };
     Ok(ptr::with_exposed_provenance_mut(handle(&creation, &init, attr.qp_num)))
 }

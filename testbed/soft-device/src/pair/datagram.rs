@@ -9,7 +9,6 @@ use crate::{
     completion_queue::Completion,
     fabric::{Fabric, Scratch},
     memory::{Piece, Place},
-    transfer,
 };
 
 /// The bytes before a datagram in the receive buffer.
@@ -124,7 +123,12 @@ impl Fabric {
             first.place = Place::Host(datagram.header.as_ptr().expose_provenance());
         }
         // SAFETY: both sides were checked under the lock that is held, and the header is borrowed.
-        unsafe { transfer::transfer(&scratch.from, &scratch.to) };
+        if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
+            let failed = inlet.received(target, wr_id).ended(c::IBV_WC_GENERAL_ERR);
+            self.report_receive(target, inlet, failed);
+            self.broken.push((target, c::IBV_EVENT_QP_REQ_ERR));
+            return;
+        }
         let request = datagram.request;
         let immediate = request.opcode == c::IBV_WR_SEND_WITH_IMM;
         let global = datagram.vector.global.is_some();

@@ -32,6 +32,9 @@ impl Step {
 impl Fabric {
     /// Does the requests of a pair until there is none, or one has to wait.
     pub(crate) fn progress(&mut self, number: u32) {
+        if self.pairs.get(number).is_some_and(|pair| pair.kind == c::IBV_QPT_DRIVER) {
+            return self.progress_scalable(number);
+        }
         while let Some(pair) = self.pairs.get(number)
             && let Some((position, request)) = pair.send.next()
         {
@@ -68,7 +71,7 @@ impl Fabric {
         pair.send.advance();
         let good = status == c::IBV_WC_SUCCESS;
         let signaled = pair.signals_all || request.flags & c::IBV_SEND_SIGNALED != 0;
-        let connected = matches!(pair.kind, c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND);
+        let kind = pair.kind;
         if let Some(queue) = pair.send_cq
             && (signaled || !good)
         {
@@ -81,18 +84,27 @@ impl Fabric {
                 frees: Frees::Sends { pair: number, before: position + 1 },
                 ..Completion::default()
             };
-            self.report(queue, completion.ended(status));
+            let mut ended = completion.ended(status);
+            if kind == c::IBV_QPT_DRIVER {
+                ended.vendor_err = scalable_error(status);
+            }
+            self.report(queue, ended);
         }
         if good || status == c::IBV_WC_WR_FLUSH_ERR {
             return;
         }
-        if connected {
-            self.fail(number, None);
-        } else if let Some(pair) = self.pairs.get_mut(number)
-            && pair.state == c::IBV_QPS_RTS
-        {
-            // Without a connection only the sending half fails.
-            pair.state = c::IBV_QPS_SQE;
+        match kind {
+            c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND => self.fail(number, None),
+            // Each message stands for itself.
+            c::IBV_QPT_DRIVER => {}
+            // Without acknowledgements only the sending half fails.
+            _ => {
+                if let Some(pair) = self.pairs.get_mut(number)
+                    && pair.state == c::IBV_QPS_RTS
+                {
+                    pair.state = c::IBV_QPS_SQE;
+                }
+            }
         }
     }
 
@@ -193,5 +205,25 @@ fn completion_opcode(opcode: c::ibv_wr_opcode) -> c::ibv_wc_opcode {
         c::IBV_WR_FLUSH => c::IBV_WC_FLUSH,
         c::IBV_WR_ATOMIC_WRITE => c::IBV_WC_ATOMIC_WRITE,
         _ => c::IBV_WC_SEND,
+    }
+}
+
+/// The completion status of an EFA device that libefa makes a status out of.
+fn scalable_error(status: c::ibv_wc_status) -> u32 {
+    match status {
+        c::IBV_WC_SUCCESS => 0,
+        c::IBV_WC_WR_FLUSH_ERR => 1,
+        c::IBV_WC_LOC_QP_OP_ERR => 4,
+        c::IBV_WC_LOC_PROT_ERR => 5,
+        c::IBV_WC_LOC_LEN_ERR => 6,
+        c::IBV_WC_REM_ACCESS_ERR => 7,
+        c::IBV_WC_REM_ABORT_ERR => 8,
+        c::IBV_WC_REM_INV_RD_REQ_ERR => 9,
+        c::IBV_WC_RNR_RETRY_EXC_ERR => 10,
+        c::IBV_WC_REM_INV_REQ_ERR => 11,
+        c::IBV_WC_BAD_RESP_ERR => 12,
+        c::IBV_WC_RESP_TIMEOUT_ERR => 13,
+        // The responder does not know its peer.
+        _ => 14,
     }
 }

@@ -14,12 +14,7 @@ use super::{
     work::{Payload, Request},
 };
 use crate::{
-    errno::Outcome,
-    fabric::fabric,
-    memory::{Piece, Place},
-    owner_lock::Reentered,
-    transfer::transfer,
-    verb::Verb,
+    errno::Outcome, fabric::fabric, owner_lock::Reentered, transfer::copy_host, verb::Verb,
 };
 
 /// The batch between `ibv_wr_start` and `ibv_wr_complete`.
@@ -103,9 +98,8 @@ impl Building {
             let start = self.inline.len();
             self.inline.resize(start + length, 0);
             let room = self.inline.as_mut_ptr().wrapping_add(start).expose_provenance();
-            let from = [Piece { place: Place::Host(address.expose_provenance()), length }];
             // SAFETY: the caller vouches for the source; the target was just added to the list.
-            unsafe { transfer(&from, &[Piece { place: Place::Host(room), length }]) };
+            unsafe { copy_host(address.expose_provenance(), room, length) };
             last.payload = Payload::Inline;
             last.inline_end = self.inline.len();
         }
@@ -129,6 +123,12 @@ pub(super) fn supported(kind: c::ibv_qp_type) -> u64 {
         c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND => sends | writes | reads,
         c::IBV_QPT_UC => sends | writes,
         c::IBV_QPT_UD => sends,
+        c::IBV_QPT_DRIVER => {
+            sends
+                | c::IBV_QP_EX_WITH_RDMA_WRITE
+                | c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM
+                | c::IBV_QP_EX_WITH_RDMA_READ
+        }
         _ => 0,
     };
     operations.into()
@@ -144,7 +144,8 @@ pub(super) fn fill(ex: &mut c::ibv_qp_ex, kind: c::ibv_qp_type, operations: u64)
     ex.wr_set_sge_list = Some(wr_set_sge_list);
     ex.wr_set_inline_data = Some(wr_set_inline_data);
     ex.wr_set_inline_data_list = Some(wr_set_inline_data_list);
-    ex.wr_set_ud_addr = (kind == c::IBV_QPT_UD).then_some(wr_set_ud_addr);
+    let datagram = kind == c::IBV_QPT_UD || kind == c::IBV_QPT_DRIVER;
+    ex.wr_set_ud_addr = datagram.then_some(wr_set_ud_addr);
     ex.wr_set_xrc_srqn = (kind == c::IBV_QPT_XRC_SEND).then_some(wr_set_xrc_srqn);
     ex.wr_send = asked(c::IBV_QP_EX_WITH_SEND).then_some(wr_send);
     ex.wr_send_imm = asked(c::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
@@ -256,7 +257,7 @@ fn post(pair: PairRef, batch: &Building) -> Outcome {
         }
         (segment, byte) = (built.segments_end, built.inline_end);
     }
-    fabric.progress(pair.number);
+    fabric.start(pair.number);
     Ok(())
 }
 
@@ -426,6 +427,20 @@ unsafe extern "C" fn wr_set_xrc_srqn(qp: *mut c::ibv_qp_ex, srqn: u32) {
     };
     // SAFETY: the caller gives a live pair.
     unsafe { building(qp, set) };
+}
+
+/// See `efadv_wr_set_processing_hints(3)`: hints change nothing here.
+pub(super) unsafe extern "C" fn wr_set_processing_hints(_qp: *mut c::efadv_qp, _hints: u32) {}
+
+/// See `efadv_create_qp_ex(3)`: null for a pair that is not of EFA.
+pub(crate) unsafe extern "C" fn efadv_qp_from_ibv_qp_ex(qp: *mut c::ibv_qp_ex) -> *mut c::efadv_qp {
+    let handle: *mut PairHandle = qp.cast();
+    // SAFETY: the caller gives a live pair, and no call changes this field.
+    if unsafe { (*qp).qp_base.qp_type } != c::IBV_QPT_DRIVER {
+        return ptr::null_mut();
+    }
+    // SAFETY: the place is inside the handle of a live pair; nothing is read.
+    unsafe { &raw mut (*handle).efa }
 }
 
 /// See `ibv_create_qp_ex(3)`: null for a pair that was made without operations.

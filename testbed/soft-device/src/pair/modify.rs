@@ -5,7 +5,7 @@ use std::ffi::c_int;
 
 use rdma_sys as c;
 
-use super::{PairRef, QueuePair, transition::rule};
+use super::{PairRef, QueuePair, create::initial_attr, transition::rule};
 use crate::{
     address::Vector,
     async_event::Element,
@@ -162,7 +162,7 @@ impl Fabric {
         pair.state = c::IBV_QPS_RESET;
         pair.send.clear();
         pair.receive.clear();
-        pair.attr = c::ibv_qp_attr { cap: pair.attr.cap, ..c::ibv_qp_attr::default() };
+        pair.attr = initial_attr(pair.kind, pair.attr.cap);
         let (send, receive, device) = (pair.send_cq, pair.receive_cq, pair.device);
         if self.device(device).is_some_and(|each| !each.description.keeps_completions) {
             for queue in [send, receive].into_iter().flatten() {

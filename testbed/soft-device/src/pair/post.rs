@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn post_send(
                 next = wr.next;
             }
         }
-        fabric.progress(pair.number);
+        fabric.start(pair.number);
         drop(fabric);
         lock.release();
     }
@@ -87,7 +87,9 @@ unsafe fn queue_one(
         request.srqn = unsafe { wr.qp_type.xrc }.remote_srqn;
     }
     match wr.opcode {
-        _ if kind == c::IBV_QPT_UD => {
+        c::IBV_WR_SEND | c::IBV_WR_SEND_WITH_IMM
+            if kind == c::IBV_QPT_UD || kind == c::IBV_QPT_DRIVER =>
+        {
             // SAFETY: the kind of the pair says that this member is in use; all are plain bytes.
             let datagram = unsafe { wr.wr.ud };
             request.qpn = datagram.remote_qpn;
@@ -141,6 +143,11 @@ pub(crate) unsafe fn segments<'a>(
 fn allows(kind: c::ibv_qp_type, opcode: c::ibv_wr_opcode) -> bool {
     match opcode {
         c::IBV_WR_SEND | c::IBV_WR_SEND_WITH_IMM => kind != c::IBV_QPT_XRC_RECV,
+        c::IBV_WR_RDMA_WRITE | c::IBV_WR_RDMA_WRITE_WITH_IMM | c::IBV_WR_RDMA_READ
+            if kind == c::IBV_QPT_DRIVER =>
+        {
+            true
+        }
         c::IBV_WR_RDMA_WRITE
         | c::IBV_WR_RDMA_WRITE_WITH_IMM
         | c::IBV_WR_SEND_WITH_INV
@@ -187,7 +194,14 @@ impl Fabric {
         let ready =
             matches!(pair.state, c::IBV_QPS_RTS | c::IBV_QPS_SQD | c::IBV_QPS_SQE | c::IBV_QPS_ERR);
         let known = allows(pair.kind, request.opcode);
-        let addressed = pair.kind != c::IBV_QPT_UD || request.vector.is_some();
+        let datagram = pair.kind == c::IBV_QPT_UD || pair.kind == c::IBV_QPT_DRIVER;
+        let addressed = !datagram || request.vector.is_some();
+        let writes = matches!(request.opcode, c::IBV_WR_RDMA_WRITE | c::IBV_WR_RDMA_WRITE_WITH_IMM);
+        let signaled = pair.signals_all || request.flags & c::IBV_SEND_SIGNALED != 0;
+        let inline_write = writes && payload == Payload::Inline && !pair.inline_writes;
+        if pair.kind == c::IBV_QPT_DRIVER && (!signaled || inline_write) {
+            return Err(libc::EINVAL);
+        }
         let brings_data = matches!(
             request.opcode,
             c::IBV_WR_RDMA_READ | c::IBV_WR_ATOMIC_CMP_AND_SWP | c::IBV_WR_ATOMIC_FETCH_AND_ADD

@@ -25,6 +25,13 @@ pub(crate) struct Waiting {
     pub(crate) ends: Option<Instant>,
 }
 
+impl Waiting {
+    /// Any of several requests that wait for different peers.
+    pub(super) fn for_any(ends: Option<Instant>) -> Self {
+        Self { reason: Reason::Silence, position: 0, ends }
+    }
+}
+
 impl Fabric {
     /// Lets the oldest request of a pair wait. Returns the status with which it fails if it may not.
     pub(super) fn wait(
@@ -43,7 +50,7 @@ impl Fabric {
         }
         let patience = patience(pair, reason);
         if patience == Some(Duration::ZERO) {
-            return Err(failure(reason));
+            return Err(failure(reason, pair.kind));
         }
         let ends = patience.and_then(|patience| Instant::now().checked_add(patience));
         pair.waiting = Some(Waiting { reason, position, ends });
@@ -84,11 +91,13 @@ impl Fabric {
         while let Some(number) = self.waiting.iter().copied().find(|&number| {
             self.pairs.get(number).and_then(QueuePair::wait_ends).is_some_and(|ends| ends <= now)
         }) {
-            let reason =
-                self.pairs.get(number).and_then(|pair| Some(pair.waiting.as_ref()?.reason));
+            let Some(pair) = self.pairs.get(number) else { continue };
+            let (reason, kind) = (pair.waiting.as_ref().map(|waiting| waiting.reason), pair.kind);
             self.stop_waiting(number);
-            if let Some(reason) = reason {
-                self.finish(number, failure(reason), 0);
+            if let Some(reason) = reason
+                && kind != c::IBV_QPT_DRIVER
+            {
+                self.finish(number, failure(reason, kind), 0);
             }
             self.progress(number);
         }
@@ -96,11 +105,12 @@ impl Fabric {
 }
 
 /// How long a pair retries; `None` for ever.
-fn patience(pair: &QueuePair, reason: Reason) -> Option<Duration> {
+pub(super) fn patience(pair: &QueuePair, reason: Reason) -> Option<Duration> {
     match reason {
         // 7 is written for infinity.
         Reason::NotReady(_) if pair.attr.rnr_retry >= 7 => None,
         Reason::NotReady(pause) => Some(pause * u32::from(pair.attr.rnr_retry)),
+        Reason::Silence if pair.kind == c::IBV_QPT_DRIVER => Some(Duration::from_millis(200)),
         Reason::Silence if pair.attr.timeout == 0 => None,
         Reason::Silence => {
             let once = Duration::from_nanos(4096 << pair.attr.timeout.min(31));
@@ -109,8 +119,9 @@ fn patience(pair: &QueuePair, reason: Reason) -> Option<Duration> {
     }
 }
 
-fn failure(reason: Reason) -> c::ibv_wc_status {
+pub(super) fn failure(reason: Reason, kind: c::ibv_qp_type) -> c::ibv_wc_status {
     match reason {
+        Reason::Silence if kind == c::IBV_QPT_DRIVER => c::IBV_WC_RESP_TIMEOUT_ERR,
         Reason::NotReady(_) => c::IBV_WC_RNR_RETRY_EXC_ERR,
         Reason::Silence => c::IBV_WC_RETRY_EXC_ERR,
     }

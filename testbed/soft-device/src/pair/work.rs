@@ -3,6 +3,8 @@
 //! Everything is allocated when the queue is made, so that posting allocates nothing.
 #![expect(unsafe_code, reason = "copies inline data out of the memory of callers")]
 
+use std::time::Instant;
+
 use rdma_sys as c;
 
 use super::local::Binding;
@@ -10,7 +12,7 @@ use crate::{
     address::Vector,
     errno::Outcome,
     memory::{Piece, Place},
-    transfer::transfer,
+    transfer::copy_host,
 };
 
 /// A send request, without its segments.
@@ -41,6 +43,8 @@ struct Entry {
     request: Request,
     segments: usize,
     inline: Option<usize>,
+    /// It waits, on a pair whose requests wait each for itself: until when, `None` for ever.
+    waits: Option<Option<Instant>>,
 }
 
 /// The send queue of a pair. Positions count from its creation.
@@ -131,11 +135,10 @@ impl SendQueue {
                 for segment in segments {
                     let bytes = length(segment.length);
                     let room = self.inline.get_mut(to..to + bytes).ok_or(libc::EINVAL)?;
-                    let target = Place::Host(room.as_mut_ptr().expose_provenance());
+                    let target = room.as_mut_ptr().expose_provenance();
                     let source = usize::try_from(segment.addr).map_err(|_| libc::EINVAL)?;
-                    let from = [Piece { place: Place::Host(source), length: bytes }];
                     // SAFETY: the caller vouches for the source, and the target is `room`.
-                    unsafe { transfer(&from, &[Piece { place: target, length: bytes }]) };
+                    unsafe { copy_host(source, target, bytes) };
                     to += bytes;
                 }
                 Some(total)
@@ -143,7 +146,7 @@ impl SendQueue {
         };
         if let Some(entry) = self.requests.get_mut(place) {
             let segments = if inline.is_some() { 0 } else { segments.len() };
-            *entry = Entry { request, segments, inline };
+            *entry = Entry { request, segments, inline, waits: None };
         }
         self.posted += 1;
         Ok(())
@@ -164,6 +167,41 @@ impl SendQueue {
         let place = ring(self.executed, self.requests.len());
         (self.executed < self.posted).then_some(())?;
         Some((self.executed, self.requests.get(place)?.request))
+    }
+
+    /// The request at a position.
+    pub(crate) fn request(&self, position: u64) -> Option<Request> {
+        Some(self.requests.get(ring(position, self.requests.len()))?.request)
+    }
+
+    /// Makes the request at a position the next one, in exchange for the one that was.
+    pub(crate) fn bring_forward(&mut self, position: u64) {
+        let (a, b) =
+            (ring(self.executed, self.requests.len()), ring(position, self.requests.len()));
+        self.requests.swap(a, b);
+        for place in 0..self.max_sge {
+            self.segments.swap(a * self.max_sge + place, b * self.max_sge + place);
+        }
+        for place in 0..self.max_inline {
+            self.inline.swap(a * self.max_inline + place, b * self.max_inline + place);
+        }
+    }
+
+    /// Until when the request at a position waits; `ends` tells if it begins to now.
+    pub(crate) fn waits_until(
+        &mut self,
+        position: u64,
+        ends: impl FnOnce() -> Option<Instant>,
+    ) -> Option<Instant> {
+        let place = ring(position, self.requests.len());
+        *self.requests.get_mut(place)?.waits.get_or_insert_with(ends)
+    }
+
+    /// When the first request stops waiting.
+    pub(crate) fn earliest_end(&self) -> Option<Instant> {
+        (self.executed..self.posted)
+            .filter_map(|position| self.requests.get(ring(position, self.requests.len()))?.waits?)
+            .min()
     }
 
     /// The segments of the request at a position.

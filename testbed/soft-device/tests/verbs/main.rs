@@ -5,6 +5,8 @@ mod control;
 #[cfg(test)]
 mod datagrams;
 #[cfg(test)]
+mod engine;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod memory;
@@ -12,6 +14,8 @@ mod memory;
 mod objects;
 #[cfg(test)]
 mod reliable;
+#[cfg(test)]
+mod scalable;
 #[cfg(test)]
 mod shared;
 #[cfg(test)]

@@ -1,0 +1,303 @@
+//! Polling extended completion queues: the fields that were asked for, timestamps among them.
+//!
+//! C's poller keeps the provider's lock from `ibv_start_poll` to `ibv_end_poll`, while its user looks at each completion.
+//! A user who forgets the end, polls again or destroys a queue pair in between hangs for ever. So here the lock is
+//! taken and given back inside of one call, which copies what it finds into room that the queue keeps.
+#![expect(unsafe_code, reason = "calls the functions of an ibv_cq_ex")]
+
+use std::{
+    fmt,
+    ptr::{self, NonNull},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use rdma_sys::ibv_cq_ex;
+
+use super::CompletionQueue;
+use crate::{CompletionFields, Error, ExtendedCompletion, Parent, Result, Verb};
+
+/// How many completions are copied under one lock.
+const ROOM: usize = 32;
+
+/// What an extended queue has besides.
+#[derive(Debug)]
+pub(super) struct Extended {
+    fields: CompletionFields,
+    /// One completion for each start and end.
+    one_by_one: bool,
+    /// Here while nobody polls.
+    found: Mutex<Option<Box<Found>>>,
+}
+
+/// Completions that were copied and not handed out yet.
+#[derive(Debug)]
+struct Found {
+    entries: [ExtendedCompletion; ROOM],
+    /// `entries[next..filled]` are still to be handed out.
+    next: usize,
+    filled: usize,
+    /// What ended the last round, to be told when its completions are handed out.
+    failure: Option<i32>,
+}
+
+impl Extended {
+    /// Looks once at what the provider filled, so that no entry that is null is ever called.
+    pub(super) fn new(
+        queue: &CompletionQueue<'_>,
+        raw: NonNull<ibv_cq_ex>,
+        fields: CompletionFields,
+    ) -> Result<Self> {
+        // SAFETY: a live extended queue, whose table does not change after creation.
+        if !has_all(unsafe { raw.as_ref() }, fields) {
+            return Err(Verb::new("ibv_create_cq_ex").unsupported());
+        }
+        // The software RoCE device of rdma-core 44 loses the completion that comes right after
+        // ibv_next_poll has found none, so it is never asked for a next one. Nothing is lost by that:
+        // what costs time there is the kernel.
+        let one_by_one = queue.context().query_device()?.vendor_id() == SOFTWARE_ROCE;
+        let (entries, failure) = ([ExtendedCompletion::default(); ROOM], None);
+        let found = Box::new(Found { entries, next: 0, filled: 0, failure });
+        Ok(Self { fields, one_by_one, found: Mutex::new(Some(found)) })
+    }
+}
+
+/// The vendor that the driver `rdma_rxe` gives its devices; no hardware has it.
+const SOFTWARE_ROCE: u32 = 0x00ff_ffff;
+
+/// Whether a queue has the entries that every one needs, and those of the fields asked for.
+fn has_all(table: &ibv_cq_ex, fields: CompletionFields) -> bool {
+    let always = table.start_poll.is_some()
+        && table.next_poll.is_some()
+        && table.end_poll.is_some()
+        && table.read_opcode.is_some()
+        && table.read_vendor_err.is_some()
+        && table.read_wc_flags.is_some()
+        && table.read_qp_num.is_some();
+    let each = [
+        (CompletionFields::BYTE_LENGTH, table.read_byte_len.is_some()),
+        (CompletionFields::IMMEDIATE, table.read_imm_data.is_some()),
+        (CompletionFields::SOURCE_QUEUE_PAIR, table.read_src_qp.is_some()),
+        (CompletionFields::SOURCE_LID, table.read_slid.is_some()),
+        (CompletionFields::SERVICE_LEVEL, table.read_sl.is_some()),
+        (CompletionFields::PATH_BITS, table.read_dlid_path_bits.is_some()),
+        (CompletionFields::TIMESTAMP, table.read_completion_ts.is_some()),
+        (CompletionFields::WALL_CLOCK, table.read_completion_wallclock_ns.is_some()),
+        (CompletionFields::VLAN, table.read_cvlan.is_some()),
+        (CompletionFields::FLOW_TAG, table.read_flow_tag.is_some()),
+    ];
+    always && each.iter().all(|(field, there)| *there || !fields.contains(*field))
+}
+
+/// The poller of an extended completion queue. There is one at a time.
+///
+/// Dropping it leaves what it has not handed out for the next one.
+pub struct Poller<'q> {
+    /// An extended queue.
+    queue: Parent<'q, CompletionQueue<'q>>,
+    /// Of `queue`, to be put back; `None` never outside of drop.
+    found: Option<Box<Found>>,
+    fields: CompletionFields,
+    one_by_one: bool,
+}
+
+impl CompletionQueue<'_> {
+    /// Takes the poller of an extended queue. Takes a lock for a moment.
+    ///
+    /// Use [`Poller::of`] with an `Arc` for one that can be stored beside its queue.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Invalid`] if the queue was made without [`fields`](crate::CompletionQueueBuilder::fields), and while
+    /// somebody else has the poller.
+    pub fn poller(&self) -> Result<Poller<'_>> {
+        Poller::of(self)
+    }
+
+    /// What the poller of an extended queue reads; `None` for a classic queue.
+    #[must_use]
+    pub fn fields(&self) -> Option<CompletionFields> {
+        self.extended.as_ref().map(|extended| extended.fields)
+    }
+}
+
+impl<'q> Poller<'q> {
+    /// Takes the poller of an extended queue, borrowed or shared.
+    ///
+    /// # Errors
+    ///
+    /// As for [`CompletionQueue::poller`].
+    pub fn of(queue: impl Into<Parent<'q, CompletionQueue<'q>>>) -> Result<Self> {
+        let queue = queue.into();
+        let Some(extended) = &queue.extended else {
+            return Err(Error::Invalid {
+                what: "the completion queue is not an extended one",
+                remedy: "make it with `fields`, or take completions with `poll`",
+            });
+        };
+        let (fields, one_by_one) = (extended.fields, extended.one_by_one);
+        let found = extended.found.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(found) = found else {
+            return Err(Error::Invalid {
+                what: "somebody else has the poller of the completion queue",
+                remedy: "drop that first, or share it",
+            });
+        };
+        Ok(Self { queue, found: Some(found), fields, one_by_one })
+    }
+
+    /// The next completion, lent until the next call; `None` if nothing has finished.
+    ///
+    /// Never waits, never allocates. No lock is held when it returns, so that anything may be done with the
+    /// queue and its queue pairs meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Verb`] if the queue itself broke. See `ibv_create_cq_ex(3)`.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # fn wait(queue: &ibverbs::CompletionQueue<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    /// let mut poller = queue.poller()?;
+    /// while let Some(completion) = poller.next()? {
+    ///     let work = completion.outcome()?;
+    ///     println!("request {} finished at {:?}", completion.id(), work.wall_clock());
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_start_poll")]
+    #[doc(alias = "ibv_next_poll")]
+    #[doc(alias = "ibv_end_poll")]
+    #[inline]
+    #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend its items")]
+    pub fn next(&mut self) -> Result<Option<&ExtendedCompletion>> {
+        if self.is_spent() && !self.refill()? {
+            return Ok(None);
+        }
+        Ok(self.found.as_mut().and_then(|found| {
+            let place = found.next;
+            found.next += 1;
+            found.entries.get(place)
+        }))
+    }
+
+    /// As [`next`](Self::next), but hands out all that one look finds, at most 32, as a slice.
+    ///
+    /// # Errors
+    ///
+    /// As for [`next`](Self::next).
+    #[inline]
+    pub fn poll(&mut self) -> Result<&[ExtendedCompletion]> {
+        if self.is_spent() {
+            self.refill()?;
+        }
+        Ok(self.found.as_mut().map_or(&[], |found| {
+            let from = std::mem::replace(&mut found.next, found.filled);
+            found.entries.get(from..found.filled).unwrap_or_default()
+        }))
+    }
+
+    /// As [`poll`](Self::poll), but waits for the first completion for up to `timeout`, in the way of
+    /// [`CompletionQueue::wait`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`next`](Self::next) and [`CompletionQueue::request_notification`].
+    pub fn wait(&mut self, timeout: Duration) -> Result<&[ExtendedCompletion]> {
+        if self.is_spent() {
+            let queue = self.queue.again();
+            queue.wait_until(timeout, || self.refill())?;
+        }
+        self.poll_found()
+    }
+
+    /// What was copied already, without another look.
+    fn poll_found(&mut self) -> Result<&[ExtendedCompletion]> {
+        if self.is_spent() { Ok(&[]) } else { self.poll() }
+    }
+
+    /// The queue.
+    #[must_use]
+    pub fn queue(&self) -> &CompletionQueue<'q> {
+        &self.queue
+    }
+
+    #[inline]
+    fn is_spent(&self) -> bool {
+        self.found.as_ref().is_none_or(|found| found.next >= found.filled)
+    }
+
+    /// Copies what has finished, once all before was handed out; whether there was any.
+    fn refill(&mut self) -> Result<bool> {
+        let Some(found) = self.found.as_mut() else { return Ok(false) };
+        let cq: *mut ibv_cq_ex = self.queue.as_raw().cast();
+        let verb = Verb::new("ibv_start_poll");
+        if let Some(code) = found.failure.take() {
+            verb.status(code)?;
+        }
+        (found.next, found.filled) = (0, 0);
+        let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
+        while found.filled < ROOM {
+            // SAFETY: a live extended queue, which always has this entry (`has_all`); no thread has it locked
+            // for longer than this function runs.
+            match unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) } {
+                0 => {}
+                libc::ENOENT => break,
+                code if found.filled == 0 => return verb.status(code).map(|()| false),
+                code => {
+                    found.failure = Some(code);
+                    break;
+                }
+            }
+            let ended = copy(cq, self.fields, self.one_by_one, found);
+            // SAFETY: as above, after a start that succeeded.
+            unsafe { rdma_sys::ibv_end_poll(cq) };
+            if ended {
+                break;
+            }
+        }
+        Ok(found.filled > 0)
+    }
+}
+
+/// Copies completions of a queue that is locked by a start; whether the queue had no more.
+fn copy(cq: *mut ibv_cq_ex, fields: CompletionFields, one_by_one: bool, found: &mut Found) -> bool {
+    while let Some(entry) = found.entries.get_mut(found.filled) {
+        // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
+        *entry = unsafe { ExtendedCompletion::read(cq, fields) };
+        found.filled += 1;
+        if one_by_one || found.filled == ROOM {
+            return false;
+        }
+        // SAFETY: as above; every extended queue has this entry.
+        match unsafe { rdma_sys::ibv_next_poll(cq) } {
+            0 => {}
+            libc::ENOENT => return true,
+            code => {
+                found.failure = Some(code);
+                return true;
+            }
+        }
+    }
+    false
+}
+
+impl Drop for Poller<'_> {
+    fn drop(&mut self) {
+        if let Some(extended) = &self.queue.extended {
+            let mut place = extended.found.lock().unwrap_or_else(PoisonError::into_inner);
+            *place = self.found.take();
+        }
+    }
+}
+
+impl fmt::Debug for Poller<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Poller")
+            .field("queue", &ptr::from_ref(self.queue()))
+            .field("fields", &self.fields)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,98 @@
+//! The software device as this crate sees it, and what tests on it need besides.
+
+use std::{
+    cell::RefCell,
+    env, fs,
+    os::fd::{AsFd, FromRawFd, OwnedFd},
+    process::{Command, Output},
+    sync::Once,
+};
+
+use ibverbs::{Device, DeviceSelector, Devices, DmaBufPart, Posting};
+use soft_device::SoftDevice;
+
+use crate::common::Host;
+
+/// Both ways in which requests reach a device.
+pub(crate) const POSTINGS: [Posting; 2] = [Posting::Extended, Posting::Classic];
+
+/// The entry of a soft device in the list of devices.
+pub(crate) fn listed(device: &SoftDevice) -> Device {
+    let devices = Devices::of(soft_device::library()).unwrap();
+    devices.by_name(device.name()).unwrap().clone()
+}
+
+pub(crate) fn open(device: &SoftDevice) -> Host {
+    Host::open(&listed(device), &DeviceSelector::default())
+}
+
+/// Nothing was left on the device, and nothing was done to it that a real one punishes.
+pub(crate) fn assert_clean(device: &SoftDevice) {
+    assert_eq!(device.leaks(), [""; 0]);
+    assert_eq!(device.violations(), [""; 0]);
+}
+
+thread_local! {
+    static LINES: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps what is logged, for each thread its own.
+struct Keeper;
+
+impl log::Log for Keeper {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        LINES
+            .with_borrow_mut(|lines| *lines += &format!("{}: {}\n", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+/// What `act` returned, and what was logged meanwhile.
+pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        log::set_logger(&Keeper).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+    });
+    LINES.take();
+    let result = act();
+    (result, LINES.take())
+}
+
+/// Says that a program runs as the child of a test.
+const CHILD: &str = "RDMA4RS_TEST_CHILD";
+
+/// Runs the test of this name in a process of its own; `None` in that process.
+pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<Output> {
+    if env::var_os(CHILD).is_some() {
+        return None;
+    }
+    let mut command = Command::new(env::current_exe().unwrap());
+    for variable in ["RDMA_DEVICE", "RDMA_PORT", "RDMA_GID_INDEX"] {
+        command.env_remove(variable);
+    }
+    command.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+    Some(command.envs(variables.iter().copied()).output().unwrap())
+}
+
+/// Memory behind a file descriptor, which stands in for a dma-buf.
+#[expect(unsafe_code, reason = "no safe function makes such a file")]
+pub(crate) fn memory_file(length: u64) -> fs::File {
+    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(c"region".as_ptr(), flags) };
+    assert!(fd >= 0);
+    // SAFETY: just opened, and nobody else has it.
+    let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
+    file.set_len(length).unwrap();
+    file
+}
+
+pub(crate) fn part_of(file: &fs::File, offset: u64, length: usize, address: u64) -> DmaBufPart<'_> {
+    DmaBufPart { fd: file.as_fd(), offset, length, address }
+}

@@ -1,0 +1,9 @@
+//~ E0599
+//! Receives can be posted from initialized on.
+use ibverbs::{PostError, QueuePair, Rc, RecvWr};
+
+pub fn post(pair: &QueuePair<'_, Rc, ibverbs::Reset>) -> Result<(), PostError> {
+    pair.post_receive(&mut [RecvWr::new(1)])
+}
+
+fn main() {}

@@ -1,0 +1,12 @@
+//~ E0505
+//! A region borrows its domain.
+use ibverbs::{Access, Context, Result};
+
+pub fn life(context: &Context) -> Result<usize> {
+    let domain = context.allocate_protection_domain()?;
+    let region = domain.register(vec![0_u8; 8], Access::READ_ONLY)?;
+    drop(domain);
+    Ok(region.len())
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+//~ none
+//! A region of a scope does not leave it.
+use ibverbs::{Access, ProtectionDomain};
+
+pub fn escape(domain: &ProtectionDomain<'_>) -> usize {
+    let mut memory = [0_u8; 8];
+    let found = domain.scope(|scope| {
+        let region = scope.register(&mut memory, Access::LOCAL_WRITE).unwrap();
+        region
+    });
+    found.len()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//~ E0599
+//! A queue pair that is ready to receive does not send yet.
+use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
+
+pub fn post(pair: &QueuePair<'_, Rc, ibverbs::ReadyToReceive>) -> Result<(), PostError> {
+    pair.post_send(&mut [SendWr::send(Inline(b"hello"))])
+}
+
+fn main() {}

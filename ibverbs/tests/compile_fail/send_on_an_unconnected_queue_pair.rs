@@ -1,0 +1,9 @@
+//~ E0599
+//! A queue pair that is not connected sends nothing.
+use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
+
+pub fn post(pair: &QueuePair<'_, Rc, ibverbs::Reset>) -> Result<(), PostError> {
+    pair.post_send(&mut [SendWr::send(Inline(b"hello"))])
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+//~ E0502
+//! A slice excludes every other way to the bytes.
+use std::sync::atomic::Ordering;
+
+use ibverbs::MemoryRegion;
+
+pub fn alias(region: &mut MemoryRegion<'_, Vec<u8>>) -> u64 {
+    let word = region.bytes().word(0).unwrap();
+    region.as_mut_slice().unwrap()[0] = 1;
+    word.load(Ordering::Relaxed)
+}
+
+fn main() {}

@@ -1,0 +1,8 @@
+//! Receives can be posted from initialized on.
+use ibverbs::{PostError, QueuePair, Rc, RecvWr};
+
+pub fn post(pair: &QueuePair<'_, Rc, ibverbs::Initialized>) -> Result<(), PostError> {
+    pair.post_receive(&mut [RecvWr::new(1)])
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! A device writes any bytes, so that every pattern must be a value.
+use ibverbs::{Access, ProtectionDomain};
+
+pub fn register(domain: &ProtectionDomain<'_>) {
+    let buffer = vec![1_u8; 8];
+    domain.register(buffer, Access::LOCAL_WRITE).unwrap();
+}
+
+fn main() {}

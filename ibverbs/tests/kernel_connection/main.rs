@@ -1,0 +1,8 @@
+//! Connections through librdmacm, on the kernel's software RDMA devices.
+#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(clippy::print_stdout, reason = "a test that cannot run says so")]
+
+mod connect;
+mod failures;
+mod lifetimes;
+mod support;

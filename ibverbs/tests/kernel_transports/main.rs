@@ -1,0 +1,26 @@
+//! The transports and what queue pairs can be made of, on a device of the kernel.
+
+#[cfg(test)]
+#[path = "../transports/scenarios/mod.rs"]
+mod scenarios;
+
+#[cfg(test)]
+use scenarios::Host;
+
+/// Runs a scenario on the device that the environment names.
+#[cfg(test)]
+pub(crate) fn run(scenario: fn(&Host, ibverbs::Posting)) {
+    let selector = ibverbs::DeviceSelector::from_env().unwrap();
+    let found = ibverbs::devices().and_then(|devices| devices.select(&selector));
+    let device = match found {
+        Ok(device) => device,
+        Err(error) if std::env::var_os("RDMA_REQUIRE_DEVICE").is_none() => {
+            println!("skipped: {error}");
+            return;
+        }
+        Err(error) => panic!("{error}"),
+    };
+    for posting in [ibverbs::Posting::Extended, ibverbs::Posting::Classic] {
+        scenario(&Host::open(&device, &selector), posting);
+    }
+}

@@ -1,0 +1,186 @@
+//! Memory behind a descriptor: offset, address and length are checked, and the address is kept.
+#![expect(unsafe_code, reason = "registers memory by its descriptor")]
+
+use std::os::unix::fs::FileExt;
+
+use ibverbs::{Access, Error, MemoryRegion, SendWr};
+use soft_device::SoftDevice;
+
+use crate::{
+    common::{ALL, Host, Shape, pattern},
+    support::{assert_clean, memory_file, open, part_of},
+};
+
+fn register(
+    host: &Host,
+    file: &std::fs::File,
+    offset: u64,
+    length: usize,
+    address: u64,
+) -> Result<MemoryRegion<'static, Vec<u8>>, Error> {
+    let part = part_of(file, offset, length, address);
+    // SAFETY: the file is used through this region and through file I/O only.
+    unsafe { MemoryRegion::register_dma_buf(&host.domain, Vec::<u8>::new(), part, ALL) }
+}
+
+#[test]
+fn a_part_is_reached_at_the_address_that_it_was_given() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, _b) = host.ends(Shape::default());
+    let file = memory_file(3 * 4096);
+    // What the device calls the first byte has nothing to do with where the CPU would find it.
+    let region = register(&host, &file, 4096 + 64, 1000, 0x7000_0000_0040).unwrap();
+    assert_eq!((region.address(), region.len()), (0x7000_0000_0040, 1000));
+    assert_eq!(region.remote().at(8).unwrap().address(), 0x7000_0000_0048);
+    assert!(region.shared_bytes().is_none(), "the CPU may not reach it at all");
+    drop(file.try_clone().unwrap());
+    a.put(0, &pattern(1, 100));
+    let to = region.remote().at(900).unwrap();
+    a.post(SendWr::write(a.memory.segment(..100).unwrap(), &to).signaled());
+    a.sent().outcome().unwrap();
+    let mut found = [0; 100];
+    file.read_exact_at(&mut found, 4096 + 64 + 900).unwrap();
+    assert_eq!(found[..], pattern(1, 100));
+    // And it is a segment of this side's requests.
+    let to = a.memory.remote().at(1000).unwrap();
+    let (a2, _b2) = host.ends(Shape::default());
+    a2.post(SendWr::write(region.segment(900..).unwrap(), &to).signaled());
+    a2.sent().outcome().unwrap();
+    assert_eq!(a.get(1000, 100), pattern(1, 100));
+}
+
+#[test]
+fn the_descriptor_may_be_closed_while_the_region_lives() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, _b) = host.ends(Shape::default());
+    let file = memory_file(4096);
+    let other = file.try_clone().unwrap();
+    let region = register(&host, &file, 0, 4096, 0).unwrap();
+    drop(file);
+    let to = region.remote().at(0).unwrap();
+    a.post(SendWr::write(a.memory.segment(..8).unwrap(), &to).signaled());
+    a.sent().outcome().unwrap();
+    region.into_buffer().unwrap();
+    drop(other);
+}
+
+#[test]
+fn offset_and_address_must_agree_within_a_page() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let file = memory_file(8192);
+    for (offset, address) in [(1, 0), (0, 1), (64, 0x1000), (4096, 0x1fff)] {
+        let error = register(&host, &file, offset, 8, address).unwrap_err();
+        assert!(error.to_string().contains("differ within a page"), "{error}");
+    }
+    assert_eq!(device.calls("ibv_reg_dmabuf_mr"), 0, "refused before anything is called");
+    register(&host, &file, 64, 8, 0x1040).unwrap();
+    drop(host);
+    assert_clean(&device);
+}
+
+#[test]
+fn lengths_that_cannot_be_are_refused() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let file = memory_file(8192);
+    let message = |outcome: Result<_, Error>| outcome.map(drop).unwrap_err().to_string();
+    let text = message(register(&host, &file, 0, 0, 0));
+    assert!(text.contains("dma-buf length is 0"), "{text}");
+    let text = message(register(&host, &file, u64::MAX - 4095, 8192, 0));
+    assert!(text.contains("dma-buf length is 8192, allowed is 1 to 4095"), "{text}");
+    // Where the region is called so that it would end past the address space.
+    let text = message(register(&host, &file, 0, 8192, u64::MAX - 4095));
+    assert!(text.contains("dma-buf length is 8192, allowed is 1 to 4095"), "{text}");
+    assert_eq!(device.calls("ibv_reg_dmabuf_mr"), 0, "refused before anything is called");
+    // What only the kernel knows.
+    let error = register(&host, &file, 4096, 4097, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EINVAL));
+}
+
+#[test]
+fn remote_rights_need_local_ones() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let file = memory_file(4096);
+    let (part, access) = (part_of(&file, 0, 4096, 0), Access::REMOTE_WRITE);
+    // SAFETY: nothing is registered.
+    let refused = unsafe { host.domain.register_dma_buf(Vec::<u8>::new(), part, access) };
+    assert!(refused.unwrap_err().to_string().contains("add Access::LOCAL_WRITE"));
+}
+
+#[test]
+fn a_device_that_cannot_says_what_would() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let file = memory_file(4096);
+    device.refuse("ibv_reg_dmabuf_mr", 1, libc::EOPNOTSUPP);
+    let error = register(&host, &file, 0, 4096, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));
+    assert!(error.to_string().contains("Linux 5.12"), "{error}");
+}
+
+#[test]
+fn a_real_dma_buf_is_registered() {
+    let Some(buffer) = udmabuf::create(8192) else {
+        println!("skipped: /dev/udmabuf cannot be opened; try `modprobe udmabuf`");
+        return;
+    };
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, _b) = host.ends(Shape::default());
+    let region = register(&host, &buffer.dma_buf, 4096, 4096, 0x4000).unwrap();
+    a.put(0, &pattern(5, 64));
+    let to = region.remote().at(32).unwrap();
+    a.post(SendWr::write(a.memory.segment(..64).unwrap(), &to).signaled());
+    a.sent().outcome().unwrap();
+    let mut found = [0; 64];
+    buffer.memory.read_exact_at(&mut found, 4096 + 32).unwrap();
+    assert_eq!(found[..], pattern(5, 64));
+    // The dma-buf is as long as its memory, and not longer.
+    register(&host, &buffer.dma_buf, 4096, 4097, 0x4000).unwrap_err();
+}
+
+/// Dma-bufs made of memory of the CPU, see the kernel's `include/uapi/linux/udmabuf.h`.
+mod udmabuf {
+    use std::{
+        fs::File,
+        os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    };
+
+    use super::memory_file;
+
+    pub(super) struct Udmabuf {
+        pub(super) dma_buf: File,
+        pub(super) memory: File,
+    }
+
+    #[repr(C)]
+    struct Create {
+        memfd: u32,
+        flags: u32,
+        offset: u64,
+        size: u64,
+    }
+
+    /// `_IOW('u', 0x42, struct udmabuf_create)`.
+    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
+
+    pub(super) fn create(length: u64) -> Option<Udmabuf> {
+        let device = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
+        let memory = memory_file(length);
+        let fd = memory.as_raw_fd();
+        // SAFETY: the descriptor is open; it is sealed against shrinking, as the driver wants it.
+        let sealed = unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
+        assert_eq!(sealed, 0);
+        let request = Create { memfd: fd.cast_unsigned(), flags: 1, offset: 0, size: length };
+        // SAFETY: the request is a struct of the layout that the driver reads.
+        let made = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const request) };
+        assert!(made >= 0);
+        // SAFETY: just made, and nobody else has it.
+        let dma_buf = File::from(unsafe { OwnedFd::from_raw_fd(made) });
+        Some(Udmabuf { dma_buf, memory })
+    }
+}

@@ -1,0 +1,298 @@
+//! Batches that are refused: which request it was, and what became of the others.
+
+use ibverbs::{Inline, Posting, Rc, RecvWr, RemoteMemory, SendWr};
+use soft_device::SoftDevice;
+
+use crate::{
+    common::{End, Host, Shape, is_quiet},
+    support::{POSTINGS, assert_clean, open},
+};
+
+/// Requests that each write a byte of their own to a place of their own.
+fn writes<'a>(from: &'a End, to: &RemoteMemory, count: usize) -> Vec<SendWr<'a, Rc>> {
+    from.put(0, &(1..=200).collect::<Vec<u8>>());
+    (0..count)
+        .map(|at| {
+            let byte = from.memory.segment(at..=at).unwrap();
+            SendWr::write(byte, &to.at(at as u64).unwrap()).id(at as u64).signaled()
+        })
+        .collect()
+}
+
+/// How many of these writes arrived; each must have if the one behind it has.
+fn arrived(at: &End) -> usize {
+    let bytes = at.get(0, 200);
+    let count = bytes.iter().take_while(|byte| **byte != 0).count();
+    assert_eq!(bytes[..count], (1..=200).collect::<Vec<u8>>()[..count]);
+    assert!(bytes[count..].iter().all(|byte| *byte == 0));
+    count
+}
+
+fn drain(end: &End, ids: std::ops::Range<u64>) {
+    for id in ids {
+        assert_eq!(end.sent().outcome().unwrap().id(), id);
+    }
+    assert!(is_quiet(&end.sends));
+}
+
+fn ends(host: &Host, posting: Posting) -> (End, End) {
+    host.ends(Shape { memory: 256, ..posting.into() })
+}
+
+#[test]
+fn classic_posting_stops_at_the_first_request_without_room_and_says_which() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, b) = ends(&host, Posting::Classic);
+    let room = a.pair.capabilities().send_requests as usize;
+    let mut batch = writes(&a, &b.memory.remote(), room + 8);
+    let error = a.pair.post_send(&mut batch).unwrap_err();
+    assert_eq!((error.posted(), error.refused()), (room, Some(room)));
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+    assert!(error.error().to_string().contains("the queue is full"), "{}", error.error());
+    let text = error.to_string();
+    assert_eq!(
+        text,
+        format!("request {room} of the batch was refused ({room} before it were posted)")
+    );
+    drain(&a, 0..room as u64);
+    assert_eq!(arrived(&b), room);
+    // The rest is still the caller's, as it was.
+    a.pair.post_send(&mut batch[room..]).unwrap();
+    drain(&a, room as u64..room as u64 + 8);
+    assert_eq!(arrived(&b), room + 8);
+}
+
+#[test]
+fn extended_posting_takes_a_whole_batch_or_nothing_of_it() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, b) = ends(&host, Posting::Extended);
+    let room = a.pair.capabilities().send_requests as usize;
+    let mut batch = writes(&a, &b.memory.remote(), room + 8);
+    let error = a.pair.post_send(&mut batch).unwrap_err();
+    assert_eq!((error.posted(), error.refused()), (0, None));
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+    assert!(error.to_string().contains("the batch was refused as a whole"), "{error}");
+    assert!(error.error().to_string().contains("the queue is full"), "{}", error.error());
+    assert!(is_quiet(&a.sends));
+    assert_eq!(arrived(&b), 0);
+    let (first, second) = batch.split_at_mut(room);
+    a.pair.post_send(first).unwrap();
+    drain(&a, 0..room as u64);
+    a.pair.post_send(second).unwrap();
+    drain(&a, room as u64..room as u64 + 8);
+    assert_eq!(arrived(&b), room + 8);
+}
+
+#[test]
+fn a_call_that_is_refused_loses_nothing_of_the_batch() {
+    for (posting, verb) in
+        [(Posting::Extended, "ibv_wr_complete"), (Posting::Classic, "ibv_post_send")]
+    {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let (a, b) = ends(&host, posting);
+        let mut batch = writes(&a, &b.memory.remote(), 5);
+        device.refuse(verb, 1, libc::EINVAL);
+        let error = a.pair.post_send(&mut batch).unwrap_err();
+        assert_eq!(error.posted(), 0);
+        assert!(error.error().to_string().contains(verb), "{}", error.error());
+        assert_eq!(arrived(&b), 0);
+        a.pair.post_send(&mut batch).unwrap();
+        drain(&a, 0..5);
+        assert_eq!(arrived(&b), 5);
+        drop((a, b, host));
+        assert_clean(&device);
+    }
+}
+
+/// Puts a request that cannot be right among others and posts them.
+fn is_refused_before_anything_is_posted<'a>(
+    device: &SoftDevice,
+    (a, b): (&'a End, &End),
+    wrong: SendWr<'a, Rc>,
+    expected: &str,
+) {
+    let posts =
+        |device: &SoftDevice| ["ibv_post_send", "ibv_wr_complete"].map(|verb| device.calls(verb));
+    let before = posts(device);
+    let mut batch = writes(a, &b.memory.remote(), 3);
+    batch.insert(2, wrong);
+    let error = a.pair.post_send(&mut batch).unwrap_err();
+    assert_eq!((error.posted(), error.refused(), error.errno()), (0, Some(2), None));
+    assert!(error.error().to_string().contains(expected), "{}", error.error());
+    assert_eq!(posts(device), before, "nothing was called");
+    assert_eq!(arrived(b), 0);
+    batch.remove(2);
+    a.pair.post_send(&mut batch).unwrap();
+    drain(a, 0..3);
+    assert_eq!(arrived(b), 3);
+    b.memory.bytes().fill(0, 256, 0).unwrap();
+}
+
+#[test]
+fn requests_that_cannot_be_right_are_refused_before_anything_is_posted() {
+    for posting in POSTINGS {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let (a, b) = ends(&host, posting);
+        let remote = b.memory.remote();
+        let part = |range| a.memory.segment(range).unwrap();
+        let to = |range| remote.part(range).unwrap();
+        let many = [part(0..1); 5];
+        let bytes = [0; 65];
+        let cases = [
+            (SendWr::write(part(0..9), &to(0..8)), "is 9, allowed is 0 to 8"),
+            (SendWr::write(&many[..3], &to(0..2)), "is 3, allowed is 0 to 2"),
+            (SendWr::write(Inline(&bytes[..9]), &to(0..8)), "is 9, allowed is 0 to 8"),
+            (SendWr::write_with_imm(part(0..9), &to(0..8), 1), "is 9, allowed is 0 to 8"),
+            (SendWr::read(part(0..9), &to(0..8)), "is 9, allowed is 0 to 8"),
+            (SendWr::read(&many[..3], &to(0..2)), "is 3, allowed is 0 to 2"),
+            (SendWr::send(&many), "segments of a request is 5, allowed is 0 to 4"),
+            (SendWr::write(&many, &to(0..64)), "segments of a request is 5, allowed is 0 to 4"),
+            (SendWr::read(&many, &to(0..64)), "segments of a request is 5, allowed is 0 to 4"),
+            (SendWr::send(Inline(&bytes)), "inline bytes is 65, allowed is 0 to 64"),
+            (SendWr::write(Inline(&bytes), &to(0..99)), "inline bytes is 65, allowed is 0 to 64"),
+            (SendWr::fetch_and_add(part(0..4), &to(0..8), 1), "an atomic works on eight bytes"),
+            (SendWr::fetch_and_add(part(0..8), &to(0..7), 1), "an atomic works on eight bytes"),
+            (SendWr::fetch_and_add(part(0..8), &to(4..12), 1), "an atomic works on eight bytes"),
+            (
+                SendWr::compare_and_swap(part(0..16), &to(0..16), 1, 2),
+                "an atomic works on eight bytes",
+            ),
+        ];
+        for (wrong, expected) in cases {
+            is_refused_before_anything_is_posted(&device, (&a, &b), wrong, expected);
+        }
+    }
+}
+
+#[test]
+fn an_operation_that_the_queue_pair_was_not_made_for_is_refused() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let queue = host.queue(8);
+    let create = || {
+        let builder = ibverbs::QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
+        builder.operations(ibverbs::Operations::SEND).create().unwrap()
+    };
+    let (a, b) = (create(), create());
+    let options = ibverbs::ConnectOptions::new(&host.port);
+    let a = a.connect(&b.endpoint(&host.port), options).unwrap();
+    let memory = host.region(vec![0; 8], crate::common::ALL);
+    let part = || memory.segment(..).unwrap();
+    let to = memory.remote().at(0).unwrap();
+    for wrong in [
+        SendWr::write(part(), &to),
+        SendWr::write_with_imm(part(), &to, 1),
+        SendWr::read(part(), &to),
+        SendWr::send_with_imm(part(), 1),
+        SendWr::fetch_and_add(part(), &to, 1),
+        SendWr::compare_and_swap(part(), &to, 1, 2),
+        SendWr::write(Inline(&[]), &to),
+    ] {
+        let error = a.post_send(&mut [wrong]).unwrap_err();
+        assert!(error.error().to_string().contains("was not made for"), "{}", error.error());
+    }
+    a.post_send(&mut [SendWr::send(part())]).unwrap();
+    assert_eq!(device.violations(), [""; 0]);
+}
+
+#[test]
+fn receives_stop_at_the_first_without_room_and_say_which() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, b) = ends(&host, Posting::Classic);
+    let room = b.pair.capabilities().receive_requests as usize;
+    let mut batch: Vec<RecvWr<'_>> = (0..room as u64 + 3).map(RecvWr::new).collect();
+    let error = b.pair.post_receive(&mut batch).unwrap_err();
+    assert_eq!((error.posted(), error.refused()), (room, Some(room)));
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+    a.post(SendWr::send(Inline(&[])).signaled());
+    assert_eq!(b.received().outcome().unwrap().id(), 0);
+    b.pair.post_receive(&mut batch[room..=room]).unwrap();
+}
+
+#[test]
+fn receives_that_cannot_be_right_are_refused_before_anything_is_posted() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (_a, b) = ends(&host, Posting::Classic);
+    let many = [b.memory.segment(0..1).unwrap(); 5];
+    let mut batch = [RecvWr::new(1), RecvWr::to(2, &many), RecvWr::new(3)];
+    let error = b.pair.post_receive(&mut batch).unwrap_err();
+    assert_eq!((error.posted(), error.refused(), error.errno()), (0, Some(1), None));
+    assert!(error.error().to_string().contains("is 5, allowed is 0 to 4"), "{}", error.error());
+    assert_eq!(device.calls("ibv_post_recv"), 0);
+}
+
+#[test]
+fn receives_can_be_posted_from_initialized_on() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let options = ibverbs::ConnectOptions::new(&host.port).access(crate::common::ALL);
+    let (a, b) = (host.end(Shape::default()), host.end(Shape::default()));
+    let (to_a, to_b) = (a.pair.endpoint(&host.port), b.pair.endpoint(&host.port));
+    let pair = b.pair.initialize(&options).unwrap();
+    pair.post_receive(&mut [RecvWr::to(1, b.memory.segment(..8).unwrap())]).unwrap();
+    let pair = pair.ready_to_receive(&to_a, &options).unwrap();
+    pair.post_receive(&mut [RecvWr::to(2, b.memory.segment(8..16).unwrap())]).unwrap();
+    let a = a.connect(&to_b, &options);
+    a.post(SendWr::send(Inline(b"earliest")));
+    a.post(SendWr::send(Inline(b"earliers")));
+    let pair = pair.ready_to_send(&options).unwrap();
+    assert_eq!(pair.query().unwrap().state(), ibverbs::QueuePairState::READY_TO_SEND);
+    let mut bytes = [0; 16];
+    b.memory.bytes().read(0, &mut bytes).unwrap();
+    assert_eq!(&bytes, b"earliestearliers");
+}
+
+#[test]
+fn a_queue_pair_that_signals_all_reports_what_is_not_signaled() {
+    for posting in POSTINGS {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let queue = host.queue(8);
+        let create = || {
+            let builder = ibverbs::QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
+            builder.posting(posting).signal_all().create().unwrap()
+        };
+        let (a, b) = (create(), create());
+        let options = ibverbs::ConnectOptions::new(&host.port).access(crate::common::ALL);
+        let (to_a, to_b) = (a.endpoint(&host.port), b.endpoint(&host.port));
+        let a = a.connect(&to_b, options.clone()).unwrap();
+        let _b = b.connect(&to_a, options).unwrap();
+        let memory = host.region(vec![0; 8], crate::common::ALL);
+        let to = memory.remote().at(0).unwrap();
+        a.post_send(&mut [SendWr::write(memory.segment(..).unwrap(), &to).id(6)]).unwrap();
+        assert_eq!(crate::common::next(&queue).outcome().unwrap().id(), 6);
+    }
+}
+
+#[test]
+fn one_queue_pair_can_be_posted_to_from_many_threads() {
+    for posting in POSTINGS {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let (a, b) = host.ends(Shape { memory: 4096, ..posting.into() });
+        let remote = b.memory.remote();
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (a, b) = (&a, &b);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let word = remote.part(thread * 8..thread * 8 + 8).unwrap();
+                        let at = usize::try_from(thread * 16).unwrap();
+                        let into = a.memory.segment(at..at + 8).unwrap();
+                        a.post(SendWr::fetch_and_add(into, &word, 1).signaled());
+                        a.sent().outcome().unwrap();
+                        b.pair.post_receive(&mut []).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(b.memory.bytes().get::<[u64; 4]>(0).unwrap(), [200; 4]);
+        assert_eq!(device.violations(), [""; 0]);
+    }
+}

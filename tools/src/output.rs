@@ -1,0 +1,60 @@
+//! Printing: tables for people, JSON for programs.
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program prints")]
+
+use std::{error::Error, process::ExitCode};
+
+use serde_json::Value;
+
+/// Prints an error with its causes.
+pub(crate) fn failure(error: &dyn Error) -> ExitCode {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text += &format!(": {error}");
+        cause = error.source();
+    }
+    eprintln!("rdma4rs: {text}");
+    ExitCode::FAILURE
+}
+
+/// Prints one line.
+pub(crate) fn line(text: &str) {
+    println!("{text}");
+}
+
+/// Prints JSON, indented.
+pub(crate) fn json(value: &Value) {
+    println!("{value:#}");
+}
+
+/// Prints rows in columns as wide as their widest cell; the first row is the head.
+pub(crate) fn table(rows: &[Vec<String>]) {
+    for row in aligned(rows) {
+        println!("{row}");
+    }
+}
+
+fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let rows = [vec!["a".to_owned(), "b".to_owned()], vec!["long".to_owned(), "µs".to_owned()]];
+        assert_eq!(aligned(&rows), ["a     b", "long  µs"]);
+        assert!(aligned(&[]).is_empty());
+    }
+}
