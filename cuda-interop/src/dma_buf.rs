@@ -38,8 +38,9 @@ const OVER_PCIE: c_ulonglong = 1;
 
 /// Exports the pages around a range.
 ///
-/// The driver takes whole pages only, and gives out small allocations from the middle of a page. The dma-buf then
-/// covers bytes of neighbours too; the region that is made of it must not.
+/// The driver takes whole pages only, and gives out small allocations from the middle of a page. Memory of a pool it
+/// exports from the beginning of the pool's chunk on, and refuses other ranges within one (seen with 580.159.04). The
+/// dma-buf then covers bytes of neighbours too; the region that is made of it must not.
 pub(crate) fn export(
     driver: &Driver,
     address: u64,
@@ -47,7 +48,8 @@ pub(crate) fn export(
     mapping: Mapping,
 ) -> Result<Exported> {
     let page = page_size();
-    let start = address - address % page;
+    let first = driver.pool_chunk(address).unwrap_or(address);
+    let start = first - first % page;
     let end = address.checked_add(length).and_then(|end| end.checked_next_multiple_of(page));
     let size = end.map(|end| end - start).and_then(|size| usize::try_from(size).ok());
     let Some(size) = size.filter(|_| length > 0) else {
@@ -148,6 +150,23 @@ pub(crate) mod tests {
         CudaCode::NOT_SUPPORTED.0
     }
 
+    /// Says of each address that it is in the chunk of a pool, of 32 MiB.
+    unsafe extern "C" fn in_a_pool(
+        count: c_uint,
+        _: *mut c_uint,
+        values: *mut *mut c_void,
+        address: u64,
+    ) -> c_uint {
+        assert_eq!(count, 2);
+        // SAFETY: the contract of the driver's function: a place for each attribute.
+        let places = unsafe { values.cast::<[*mut u64; 2]>().read() };
+        for (place, value) in places.into_iter().zip([1, address & !0x1ff_ffff]) {
+            // SAFETY: as above, of eight bytes here.
+            unsafe { place.write(value) };
+        }
+        0
+    }
+
     pub(crate) const FILES: Driver =
         Driver { cuMemGetHandleForAddressRange: Some(file_in_memory), ..Driver::EMPTY };
     pub(crate) const NO_DMA_BUF: Driver =
@@ -170,6 +189,17 @@ pub(crate) mod tests {
             assert_eq!(asked(), [(start, size, 0)]);
             assert!(exported.fd.as_raw_fd() >= 0);
         }
+    }
+
+    #[test]
+    fn memory_of_a_pool_is_exported_from_the_beginning_of_its_chunk() {
+        let pool = Driver { cuPointerGetAttributes: Some(in_a_pool), ..FILES };
+        let exported = export(&pool, 0x3_0200_4200, 5000, Mapping::Default).unwrap();
+        assert_eq!(exported.offset, 0x4200);
+        assert_eq!(asked(), [(0x3_0200_0000, 0x6000, 0)]);
+        // A range that begins in one chunk and ends in another.
+        let exported = export(&pool, 0x3_03ff_f000, 0x3000, Mapping::Default).unwrap();
+        assert_eq!((exported.offset, asked()), (0x1ff_f000, vec![(0x3_0200_0000, 0x200_2000, 0)]));
     }
 
     #[test]

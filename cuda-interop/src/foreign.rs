@@ -7,7 +7,7 @@ use cudarc::driver::{CudaSlice, CudaStream, DeviceRepr, sys::CUdeviceptr};
 use ibverbs::Plain;
 
 use crate::{
-    DeviceBuffer, Gpu, PointerInfo, Result,
+    CudaCode, DeviceBuffer, Gpu, PointerInfo, Result,
     device_buffer::{Alias, bytes_of},
 };
 
@@ -23,7 +23,8 @@ pub struct ForeignMemory<T: Plain + DeviceRepr> {
 
 impl<T: Plain + DeviceRepr> ForeignMemory<T> {
     /// Takes `count` elements at `address`. Makes synchronous copies and fills of the allocation wait until they are
-    /// done (`SYNC_MEMOPS`), since its owner may use those.
+    /// done (`SYNC_MEMOPS`), since its owner may use those; virtual memory does not have that, and
+    /// [`PointerInfo::synchronous`] says `false` then: use asynchronous operations, and wait for their stream.
     ///
     /// # Errors
     ///
@@ -45,7 +46,12 @@ impl<T: Plain + DeviceRepr> ForeignMemory<T> {
         gpu.bind()?;
         let info = gpu.driver().pointer_info(address)?;
         info.check(gpu.ordinal(), address, bytes as u64)?;
-        gpu.driver().synchronize_memory_operations(address)?;
+        match gpu.driver().synchronize_memory_operations(address) {
+            // Virtual memory does not have it.
+            Err(error) if error.code() == Some(CudaCode::NOT_SUPPORTED) => {}
+            result => result?,
+        }
+        let info = gpu.driver().pointer_info(address)?;
         // SAFETY: checked above to be memory of this GPU, which the caller keeps.
         Ok(Self { alias: unsafe { Alias::new(stream, address, count) }?, info })
     }

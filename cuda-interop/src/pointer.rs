@@ -50,6 +50,8 @@ const RANGE_START: c_uint = 11;
 const RANGE_SIZE: c_uint = 12;
 const MAPPED: c_uint = 13;
 const GPU_DIRECT_RDMA_CAPABLE: c_uint = 15;
+const MEMORY_POOL: c_uint = 17;
+const MAPPING_BASE: c_uint = 19;
 
 impl Driver {
     /// Asks about an address of any kind, in one call.
@@ -98,6 +100,18 @@ impl Driver {
             gpu_direct_rdma_capable: capable != 0,
             synchronous: synchronous != 0,
         })
+    }
+
+    /// Where the chunk of a memory pool begins that an address lies in; `None` for memory that is of no pool.
+    pub(crate) fn pool_chunk(&self, address: CUdeviceptr) -> Option<CUdeviceptr> {
+        let (call, get) = call!(self, cuPointerGetAttributes).ok()?;
+        let (mut pool, mut base): (u64, CUdeviceptr) = (0, 0);
+        let mut attributes = [MEMORY_POOL, MAPPING_BASE];
+        let mut values: [*mut c_void; 2] = [(&raw mut pool).cast(), (&raw mut base).cast()];
+        let (attributes, values) = (attributes.as_mut_ptr(), values.as_mut_ptr());
+        // SAFETY: two attributes, and for each a place as large as its value.
+        call.status(unsafe { get(2, attributes, values, address) }).ok()?;
+        (pool != 0 && base != 0 && base <= address).then_some(base)
     }
 
     /// Makes synchronous copies and fills of an allocation wait until they are done, so that a device that is told

@@ -21,8 +21,9 @@ fn check_registration<B: DeviceBuffer>(buffer: B) {
     assert_eq!((region.address(), region.len(), region.path()), (address, bytes, Path::DmaBuf));
     let told = bench.engine.last_attachment().unwrap();
     assert_eq!(told.address, address);
-    assert_eq!((told.length, told.offset), (bytes as u64, address % PAGE));
+    assert_eq!(told.length, bytes as u64);
     assert_eq!(told.dma_buf_length, (told.offset + bytes as u64).next_multiple_of(PAGE));
+    assert_eq!(told.offset % PAGE, address % PAGE);
     region.landing().segment(bytes..).unwrap();
     region.landing().segment(..=bytes).unwrap_err();
     region.into_buffer().unwrap();
@@ -35,9 +36,16 @@ fn memory_of_each_kind_and_size_is_registered_as_it_is() {
         let worker = Worker::new(&gpu);
         for count in [1, 1000, 1024, 4096 + 1, 16384, 262_144, 1 << 20] {
             check_registration(worker.zeros(count));
+            // Allocations after the first come from the middle of the pool's memory.
+            let several: Vec<_> = (0..5).map(|_| worker.zeros(count)).collect();
+            several.into_iter().for_each(check_registration);
             let virtual_memory =
                 VirtualMemory::<u32>::allocate(&gpu, &worker.stream, count).unwrap();
             assert!(virtual_memory.reserved_bytes() >= count * 4);
+            let address = virtual_memory.memory().device_ptr(&worker.stream).0;
+            // SAFETY: the memory lives until the alias is gone.
+            let alias = unsafe { ForeignMemory::<u32>::new(&gpu, &worker.stream, address, count) };
+            check_registration(alias.unwrap());
             check_registration(virtual_memory);
 
             gpu.context().bind_to_thread().unwrap();
@@ -69,7 +77,7 @@ fn a_part_is_registered_by_itself() {
         assert_eq!((region.address(), region.len()), (start + 6000, 400));
         assert_eq!(contents(&worker, &region), counting(1500, 100));
         let told = bench.engine.last_attachment().unwrap();
-        assert_eq!((told.address, told.offset), (start + 6000, (start + 6000) % PAGE));
+        assert_eq!((told.address, told.offset % PAGE), (start + 6000, (start + 6000) % PAGE));
 
         let buffer = region.into_buffer().unwrap();
         let beyond = Registration::new(BOTH_WAYS).part(9_990..10_001);
@@ -125,7 +133,9 @@ fn another_door_and_peer_memory_are_refused_with_reasons() {
         if_available.register(&one.domain, worker.zeros(1024)).unwrap();
 
         let module = Registration::new(BOTH_WAYS).peer_memory(PeerMemory::IfNeeded);
+        // As a NIC without the one and a machine without the other refuse.
         bench.device.refuse("ibv_reg_dmabuf_mr", 1, 95);
+        bench.device.refuse("ibv_reg_mr", 1, 14);
         let refused = module.register(&one.domain, worker.zeros(1024)).unwrap_err().to_string();
         assert!(refused.contains("ibv_reg_dmabuf_mr failed"), "{refused}");
         assert!(refused.contains("ibv_reg_mr failed"), "{refused}");
