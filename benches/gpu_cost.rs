@@ -208,7 +208,7 @@ fn bytes_per_second(
         let (source, target) = (region(from)?, region(to)?);
         let ready = source.ready_after(&from.context().default_stream())?;
         target.ready_after(&to.context().default_stream())?;
-        let remote = target.landing().remote().at(0)?;
+        let remote = target.landing_after(target.stream())?.remote().at(0)?;
         let rounds = (4 * GIB / size).clamp(8, 400);
         let (mut ours, mut bare) = (Vec::new(), Vec::new());
         let mut slots = Completion::slots::<1>();

@@ -73,11 +73,33 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
         Ok(producer.is_done(self.gpu.driver())?.then(|| Ready::new(&self.region)))
     }
 
-    /// The memory as a place where bytes of the network may land: for receives, for the results of reads, and for
-    /// peers to write. They are seen by [`arrived`](Self::arrived).
-    #[must_use]
-    pub fn landing(&self) -> Landing<'_> {
-        Landing::new(&self.region)
+    /// Waits until a stream or an event is done with the memory, and gives it as a place where bytes of the network may
+    /// land: for receives, for the results of reads, and for peers to write. They are seen by
+    /// [`arrived`](Self::arrived).
+    ///
+    /// The stream is the one whose kernels read or wrote the memory last; for memory that is new, the one that it was
+    /// allocated on, whose zeros must not come after the bytes. Waiting for one that is idle costs some 0.3
+    /// microseconds.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ready_after`](Self::ready_after).
+    #[doc(alias = "cuStreamSynchronize")]
+    pub fn landing_after(&self, user: &impl Producer) -> Result<Landing<'_>> {
+        self.gpu.bind()?;
+        user.wait(self.gpu.driver())?;
+        Ok(Landing::new(&self.region))
+    }
+
+    /// As [`landing_after`](Self::landing_after), but returns `None` instead of waiting.
+    ///
+    /// # Errors
+    ///
+    /// As for [`ready_after`](Self::ready_after).
+    #[doc(alias = "cuStreamQuery")]
+    pub fn try_landing_after(&self, user: &impl Producer) -> Result<Option<Landing<'_>>> {
+        self.gpu.bind()?;
+        Ok(user.is_done(self.gpu.driver())?.then(|| Landing::new(&self.region)))
     }
 
     /// Makes what arrived with a completion visible to the GPU, and gives access to it.
@@ -228,7 +250,9 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
         self.region.protection_domain()
     }
 
-    /// Deregisters, flushes what arrived, and gives the buffer back. Enters the kernel.
+    /// Deregisters, makes what arrived visible to the GPU, and gives the buffer back. Enters the kernel.
+    ///
+    /// For other GPUs that read it, call [`flush`](Self::flush) before.
     ///
     /// # Errors
     ///
@@ -236,11 +260,11 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
     /// [`Error::Cuda`] if the flush fails; the buffer is freed then.
     #[doc(alias = "ibv_dereg_mr")]
     pub fn into_buffer(self) -> Result<B> {
-        let flush = self.must_flush(Visibility::AllDevices);
+        let flush = self.must_flush(Visibility::Owner);
         let Self { region, gpu, .. } = self;
         let buffer = region.into_buffer()?.into_buffer();
         if flush {
-            ordering::flush(&gpu, Visibility::AllDevices)?;
+            ordering::flush(&gpu, Visibility::Owner)?;
         }
         Ok(buffer)
     }

@@ -1,13 +1,15 @@
 //! Who sees whose writes, and when.
 //!
-//! A GPU and a NIC share memory without a common order, so that two mistakes are easy to make:
+//! A GPU and a NIC share memory without a common order, so that three mistakes are easy to make:
 //!
 //! 1. *Sending too early.* A NIC reads what is in memory when it is told to, and a kernel that was launched
 //!    before is not done yet. So whatever a NIC reads is named by [`Outbound`] segments, which come from
 //!    [`Ready`], which is what waiting for a stream or an event returns.
 //! 2. *Reading too early.* A completion says that the NIC has sent its writes to the GPU; on many GPUs that is not
-//!    yet that kernels see them. So the memory is accessed through [`Arrived`], which a flush returns, and whatever a
-//!    NIC writes is named by [`Inbound`] segments, which cannot be sent from.
+//!    yet that kernels see them. So the memory is accessed through [`Arrived`], which a flush returns.
+//! 3. *Landing too early.* Kernels that still read the memory, or have yet to write it, mix with what arrives. So
+//!    whatever a NIC writes is named by [`Inbound`] segments, which come from [`Landing`], which waiting returns too. They
+//!    cannot be sent from.
 #![expect(unsafe_code, reason = "waits for streams and flushes, through the driver")]
 
 use std::{marker::PhantomData, ops::RangeBounds, sync::Arc};

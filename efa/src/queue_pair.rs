@@ -35,8 +35,10 @@ pub fn queue_pair<'a, T: EfaTransport>(
     receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
 ) -> QueuePairBuilder<'a, T> {
     QueuePairBuilder {
-        // EFA refuses requests that are not signaled.
-        inner: QueuePair::builder(domain, send_queue, receive_queue).signal_all(),
+        // EFA refuses requests that are not signaled, and its provider drops receives without memory.
+        inner: QueuePair::builder(domain, send_queue, receive_queue)
+            .signal_all()
+            .min_receive_segments(1),
         operations: None,
         service_level: 0,
         unsolicited_write_receives: false,

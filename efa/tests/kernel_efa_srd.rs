@@ -1,5 +1,4 @@
 //! Sends, writes and reads between two EFA devices under the kernel's own driver.
-#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
 mod common;
 
@@ -17,7 +16,8 @@ fn a_write_with_immediate_places_its_bytes_and_completes_a_receive() {
     let both = Both::new();
     let source = both.near.memory(pattern(1, 100_000));
     let target = both.far.memory(vec![0; 100_000]);
-    both.far_pair.post_receive(&mut [RecvWr::new(7)]).unwrap();
+    let credit = both.far.memory(vec![0; 1]);
+    both.far_pair.post_receive(&mut [RecvWr::to(7, credit.segment(..).unwrap())]).unwrap();
 
     let (memory, to) = (published(&target).at(0).unwrap(), both.to_far.destination());
     let write = SendWr::<Srd>::write_with_imm_to(source.segment(..).unwrap(), &memory, to, 0xC0DE);

@@ -18,7 +18,7 @@ fn send(
     pair: &QueuePair<'_, Rc>,
     peer: &RemoteSegment,
 ) -> Outcome {
-    let segment = memory.landing().segment(..)?;
+    let segment = memory.landing_after(stream)?.segment(..)?;
     pair.post_send(&mut [SendWr::write(segment, peer).signaled()])?;
     Ok(())
 }

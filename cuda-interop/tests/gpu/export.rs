@@ -24,8 +24,8 @@ fn check_registration<B: DeviceBuffer>(buffer: B) {
     assert_eq!(told.length, bytes as u64);
     assert_eq!(told.dma_buf_length, (told.offset + bytes as u64).next_multiple_of(PAGE));
     assert_eq!(told.offset % PAGE, address % PAGE);
-    region.landing().segment(bytes..).unwrap();
-    region.landing().segment(..=bytes).unwrap_err();
+    region.landing_after(region.stream()).unwrap().segment(bytes..).unwrap();
+    region.landing_after(region.stream()).unwrap().segment(..=bytes).unwrap_err();
     region.into_buffer().unwrap();
 }
 

@@ -6,7 +6,7 @@ use ibverbs::{Completion, SendWr};
 
 use crate::{
     order::{COUNT, WAIT, held_region, hold, with_held_writes, write_from_host},
-    support::{BOTH_WAYS, Worker, alone, contents, counting, ends, gpus, tripled},
+    support::{BOTH_WAYS, End, Worker, alone, contents, counting, ends, gpus, tripled},
 };
 
 #[test]
@@ -14,12 +14,12 @@ fn sending_without_waiting_for_the_stream_sends_what_was_there_before() {
     let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
-        let (here, _there, _bench) = ends(1);
+        let (here, there, _bench) = ends(1);
         let register =
-            |buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &here.domain, buffer);
-        let mut from = register(worker.zeros(COUNT)).unwrap();
-        let to = register(worker.counting(7, COUNT)).unwrap();
-        let remote = to.landing().remote().at(0).unwrap();
+            |end: &End, buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &end.domain, buffer);
+        let mut from = register(&here, worker.zeros(COUNT)).unwrap();
+        let to = register(&there, worker.counting(7, COUNT)).unwrap();
+        let remote = to.landing_after(to.stream()).unwrap().remote().at(0).unwrap();
         worker.stream.synchronize().unwrap();
         worker.fill_late(from.device_mut().unwrap(), 1000, WAIT);
         // SAFETY: no promise is kept here; bytes of the GPU are read at the wrong time, and nothing else.

@@ -50,7 +50,7 @@ pub(crate) fn write_from_host(here: &End, there: &End, region: &Region) {
     let host =
         ibverbs::MemoryRegion::register(&here.domain, counting(1, COUNT), BOTH_WAYS).unwrap();
     there.pairs[0].post_receive(&mut [RecvWr::new(1)]).unwrap();
-    let remote = region.landing().remote().at(0).unwrap();
+    let remote = region.landing_after(region.stream()).unwrap().remote().at(0).unwrap();
     let write = SendWr::write_with_imm(host.segment(..).unwrap(), &remote, 1).signaled();
     here.pairs[0].post_send(&mut [write]).unwrap();
     here.wait(&mut Completion::slots::<1>());
@@ -64,10 +64,10 @@ fn waiting_for_the_producing_stream_or_event_makes_the_bytes_right() {
         let other = gpu.context().new_stream().unwrap();
         let (here, there, _bench) = ends(1);
         let register =
-            |buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &here.domain, buffer);
-        let mut from = register(worker.zeros(COUNT)).unwrap();
-        let to = register(worker.zeros(COUNT)).unwrap();
-        let remote = to.landing().remote().at(0).unwrap();
+            |end: &End, buffer| Registration::new(BOTH_WAYS).register_on(&gpu, &end.domain, buffer);
+        let mut from = register(&here, worker.zeros(COUNT)).unwrap();
+        let to = register(&there, worker.zeros(COUNT)).unwrap();
+        let remote = to.landing_after(to.stream()).unwrap().remote().at(0).unwrap();
         worker.stream.synchronize().unwrap();
         for (round, by_event) in [(1, false), (2, true)] {
             worker.fill_late(from.device_mut().unwrap(), round * 1000, WAIT);
@@ -86,7 +86,6 @@ fn waiting_for_the_producing_stream_or_event_makes_the_bytes_right() {
             assert!(from.try_ready_after(&worker.stream).unwrap().is_some());
             assert_eq!(contents(&worker, &to), counting(round * 1000, COUNT));
         }
-        drop(there);
     }
 }
 

@@ -28,7 +28,10 @@ fn between(from: &Gpu, to: &Gpu) {
     let to = target(&there, &receiver);
     there.pairs[0].post_receive(&mut [RecvWr::new(1)]).unwrap();
     let ready = from.ready_after(&sender.stream).unwrap();
-    let (segment, remote) = (ready.segment(..).unwrap(), to.landing().remote().at(0).unwrap());
+    let (segment, remote) = (
+        ready.segment(..).unwrap(),
+        to.landing_after(to.stream()).unwrap().remote().at(0).unwrap(),
+    );
     let write = SendWr::write_with_imm(segment, &remote, 0xC0DE).signaled();
     here.pairs[0].post_send(&mut [write]).unwrap();
     from.arrived(here.wait(&mut slot)).expect_err("a write brings nothing to its own side");
@@ -39,14 +42,15 @@ fn between(from: &Gpu, to: &Gpu) {
     // A read.
     let to = target(&there, &receiver);
     let remote = from.ready_after(&sender.stream).unwrap().remote().at(0).unwrap();
-    let read = SendWr::read(to.landing().segment(..).unwrap(), &remote).signaled();
+    let read = SendWr::read(to.landing_after(to.stream()).unwrap().segment(..).unwrap(), &remote)
+        .signaled();
     there.pairs[1].post_send(&mut [read]).unwrap();
     let work = there.wait(&mut slot);
     assert_eq!(receiver.triple(&to.arrived(work).unwrap().device()), tripled(7, COUNT));
 
     // A message into two parts, and on from there.
     let to = target(&there, &receiver);
-    let (half, landing) = (COUNT * 2, to.landing());
+    let (half, landing) = (COUNT * 2, to.landing_after(to.stream()).unwrap());
     let part = landing.segment(half..).unwrap();
     there.pairs[2].post_receive(&mut [RecvWr::to(2, Inbound::list(&[part]))]).unwrap();
     let event = sender.stream.record_event(None).unwrap();
@@ -59,7 +63,7 @@ fn between(from: &Gpu, to: &Gpu) {
     let expected = [vec![1; COUNT / 2], tripled(7, COUNT / 2)].concat();
     assert_eq!(receiver.triple(&arrived.device()), expected);
     let back = arrived.forward().segment(half..).unwrap();
-    let remote = from.landing().remote().at(half as u64).unwrap();
+    let remote = from.landing_after(from.stream()).unwrap().remote().at(half as u64).unwrap();
     there.pairs[3].post_send(&mut [SendWr::write(back, &remote).signaled()]).unwrap();
     there.wait(&mut slot);
     let returned = from.flush(cuda_interop::Visibility::Owner).unwrap();
@@ -104,7 +108,7 @@ fn gpu_to_host_and_host_to_gpu() {
         let host = ibverbs::MemoryRegion::register(&there.domain, numbers, access).unwrap();
         let device = register(&here.domain, worker.zeros(COUNT), BOTH_WAYS).unwrap();
         here.pairs[0].post_receive(&mut [RecvWr::new(1)]).unwrap();
-        let remote = device.landing().remote().at(0).unwrap();
+        let remote = device.landing_after(device.stream()).unwrap().remote().at(0).unwrap();
         let write = SendWr::write_with_imm(host.segment(..).unwrap(), &remote, 1).signaled();
         there.pairs[0].post_send(&mut [write]).unwrap();
         there.wait(&mut slot);
@@ -127,7 +131,8 @@ fn over_several_pairs(from: &Gpu, to: &Gpu) {
     }
     for (index, pair) in here.pairs.iter().enumerate() {
         let range = index * part..(index + 1) * part;
-        let remote = to.landing().remote().at(range.start as u64).unwrap();
+        let remote =
+            to.landing_after(to.stream()).unwrap().remote().at(range.start as u64).unwrap();
         let segment = ready.segment(range).unwrap();
         let number = u32::try_from(index).unwrap();
         pair.post_send(&mut [SendWr::write_with_imm(segment, &remote, number).signaled()]).unwrap();

@@ -1,7 +1,6 @@
 //! Devices, queue pairs and memory of the guest's EFA devices.
 #![expect(
     clippy::expect_used,
-    clippy::panic,
     clippy::unwrap_used,
     clippy::print_stdout,
     reason = "a test stops at the first surprise, and says what it skipped"

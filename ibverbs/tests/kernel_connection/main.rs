@@ -4,5 +4,6 @@
 
 mod connect;
 mod failures;
+mod interoperation;
 mod lifetimes;
 mod support;

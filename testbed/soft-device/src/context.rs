@@ -23,6 +23,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: u32,
+    /// The connection manager has it open, with this domain; neither counts as left over.
+    internal: Option<u32>,
     pub(crate) events: AsyncQueue,
 }
 
@@ -98,7 +100,7 @@ fn open(raw: *mut c::ibv_device) -> Outcome<*mut c::ibv_context> {
     let async_fd = events.fd();
     let description = &fabric.device(device).ok_or(libc::ENODEV)?.description;
     let (posting, completion) = (description.extended_posting, description.extended_completion);
-    let number = fabric.contexts.insert_with(|_| Context { device, events });
+    let number = fabric.contexts.insert_with(|_| Context { device, internal: None, events });
     let verbs = c::verbs_context {
         sz: size_of::<c::verbs_context>(),
         query_port: Some(query::query_port_ex),
@@ -177,6 +179,21 @@ fn close(context: ContextRef) -> Outcome<bool> {
     Ok(left.is_empty())
 }
 
+/// Marks a context and its domain as those of the connection manager.
+///
+/// # Safety
+///
+/// Both are addresses of live objects of this library.
+pub(crate) unsafe fn open_internally(fabric: &mut Fabric, context: usize, domain: usize) {
+    // SAFETY: the context is open, by the contract above.
+    let context = unsafe { ContextRef::of(ptr::with_exposed_provenance_mut(context)) };
+    // SAFETY: the domain is live, by the contract above.
+    let domain = unsafe { domain::DomainRef::of(ptr::with_exposed_provenance_mut(domain)) };
+    if let Some(context) = fabric.contexts.get_mut(context.number) {
+        context.internal = Some(domain.number);
+    }
+}
+
 impl Fabric {
     /// A device by its C struct: its number and its GUID.
     fn number_of(&self, raw: *mut c::ibv_device) -> Option<(u32, u64)> {
@@ -191,12 +208,18 @@ impl Fabric {
         let mut all = Vec::new();
         for (number, context) in self.contexts.iter().filter(|(_, each)| each.device == device) {
             all.extend(self.objects_of(number));
+            if let Some(domain) = context.internal {
+                let ours = format!("protection domain {domain}");
+                all.retain(|each| *each != ours);
+                continue;
+            }
             all.push(if context.events.is_cut_off() {
                 format!("context {number}, closed with objects alive")
             } else {
                 format!("context {number}")
             });
         }
+        all.extend(self.cm.alive(device));
         all
     }
 

@@ -14,6 +14,7 @@ use rdma_sys as c;
 use crate::{
     address::{AddressHandle, Membership},
     channel::Channel,
+    cm::Manager,
     completion_queue::CompletionQueue,
     context::Context,
     control::Control,
@@ -46,6 +47,7 @@ pub(crate) struct Fabric {
     pub(crate) xrc_domains: Slab<XrcDomain>,
     pub(crate) memories: Slab<DeviceMemory>,
     pub(crate) attachments: Slab<Attachment>,
+    pub(crate) cm: Manager,
     /// Who is in which multicast group.
     pub(crate) members: Vec<Membership>,
     /// Receivers that failed while a message came, to be put into error once its sender is done.
@@ -93,6 +95,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     xrc_domains: Slab::starting_at(1),
     memories: Slab::starting_at(1),
     attachments: Slab::starting_at(1),
+    cm: Manager::new(),
     members: Vec::new(),
     broken: Vec::new(),
     waiting: Vec::new(),

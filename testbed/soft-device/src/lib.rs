@@ -4,6 +4,7 @@ mod address;
 mod async_event;
 mod channel;
 mod clock;
+mod cm;
 mod completion_queue;
 mod context;
 mod control;

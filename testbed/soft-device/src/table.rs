@@ -9,7 +9,7 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    address, async_event, channel, completion_queue, context, device_memory, domain, efa, pair,
+    address, async_event, channel, cm, completion_queue, context, device_memory, domain, efa, pair,
     query, region, shared_receive, special_region, strings,
 };
 
@@ -103,7 +103,9 @@ pub fn library() -> &'static c::Library {
         // long as the process runs, and returns the structs of rdma_sys.
         let library = unsafe { c::Library::new("soft-device", verbs) };
         // SAFETY: as above.
-        unsafe { library.with_efa(efa_table()) }
+        let library = unsafe { library.with_efa(efa_table()) };
+        // SAFETY: as above.
+        unsafe { library.with_connection_manager(connection_manager_table()) }
     });
     &LIBRARY
 }
@@ -122,5 +124,22 @@ fn efa_table() -> c::Efa {
         efadv_create_cq: Some(completion_queue::efadv_create_cq),
         efadv_cq_from_ibv_cq_ex: Some(completion_queue::efadv_cq_from_ibv_cq_ex),
         ..c::Efa::EMPTY
+    }
+}
+
+/// The functions of librdmacm.
+fn connection_manager_table() -> c::ConnectionManager {
+    macro_rules! table {
+        ($($name:ident)*) => { c::ConnectionManager { $($name: Some(cm::$name),)* ..c::ConnectionManager::EMPTY } };
+    }
+    table! {
+        rdma_create_event_channel rdma_destroy_event_channel rdma_get_cm_event rdma_ack_cm_event
+        rdma_event_str rdma_create_id rdma_destroy_id rdma_bind_addr rdma_resolve_addr
+        rdma_resolve_route rdma_create_qp rdma_create_qp_ex rdma_destroy_qp rdma_init_qp_attr
+        rdma_listen rdma_connect rdma_accept rdma_reject rdma_reject_ece rdma_establish rdma_notify
+        rdma_disconnect rdma_get_request rdma_join_multicast rdma_join_multicast_ex
+        rdma_leave_multicast rdma_migrate_id rdma_set_option rdma_get_src_port rdma_get_dst_port
+        rdma_set_local_ece rdma_get_remote_ece rdma_get_devices rdma_free_devices rdma_getaddrinfo
+        rdma_freeaddrinfo rdma_create_ep rdma_destroy_ep
     }
 }

@@ -38,6 +38,8 @@ verbs! {
     ibv_set_ece ibv_query_ece ibv_modify_qp_rate_limit ibv_query_qp_data_in_order
     efadv_query_device efadv_query_ah efadv_query_mr efadv_get_max_sq_depth efadv_get_max_rq_depth
     efadv_create_qp_ex efadv_create_cq
+    rdma_bind_addr rdma_resolve_addr rdma_resolve_route rdma_connect rdma_accept rdma_disconnect
+    rdma_destroy_id rdma_join_multicast
 }
 
 impl Verb {

@@ -1,6 +1,8 @@
 //! The soft device through the raw verbs.
 
 #[cfg(test)]
+mod connection;
+#[cfg(test)]
 mod control;
 #[cfg(test)]
 mod datagrams;
