@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibverbs::{
-    Address, AddressHandle, Completion, Context, Destination, Error, MemoryRegion, PortNumber, QueueKey,
-    QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
+    Address, AddressHandle, Completion, Context, Destination, Error, MemoryRegion, PortNumber,
+    QueueKey, QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
     connection::{
         DatagramListener, DatagramPeer, EventKind, MemberKind, MulticastGroup, RejectReason, Route,
     },
@@ -219,10 +219,7 @@ fn udaddy_as_the_client_is_served() {
     on_host("a", || {
         let listener = DatagramListener::bind(UDADDY.parse().unwrap()).unwrap();
         let count = 10;
-        let client = Program::start(
-            "b",
-            &["udaddy", "-s", "10.99.1.1", "-C", "10", "-S", "100"],
-        );
+        let client = Program::start("b", &["udaddy", "-s", "10.99.1.1", "-C", "10", "-S", "100"]);
         let request = listener.next(PATIENCE).unwrap();
         let context = request.context().unwrap();
         let post = Post::new(&context, |queue_pair| request.activate(queue_pair));
@@ -247,8 +244,7 @@ fn udaddy_as_the_client_is_served() {
 #[test]
 fn udaddy_as_the_server_serves() {
     require_device!();
-    let server =
-        Program::start("a", &["udaddy", "-b", "10.99.1.1", "-C", "10", "-S", "100"]);
+    let server = Program::start("a", &["udaddy", "-b", "10.99.1.1", "-C", "10", "-S", "100"]);
     on_host("b", || {
         let address = UDADDY.parse().unwrap();
         let deadline = Instant::now() + PATIENCE;
