@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Closed, Completion, CompletionChannel, CompletionQueue, Connected, Error, Finished, HostBuffer,
-    LocalPort, Notification, OwnedBuffer, Parent, ProtectionDomain, QueuePairNumber, Rc, Receiving,
+    LocalPort, Notification, OwnedBuffer, Parent, ProtectionDomain, QueuePairNumber, Receiving,
     RecvWr, RejectReason, Rejected, RemoteRead, RemoteSegment, RemoteWrite, Result, Segment,
     SendWr, Transport, WorkId, descriptor::Deadline, in_flight::InFlight,
 };
@@ -90,7 +90,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     }
 }
 
-impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
+impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     /// Makes it ready to send and to receive, as [`QueuePair::connect`]. Receives should be posted before the peer
     /// sends: [`initialize`](Self::initialize) first, then post them.
     ///
@@ -101,7 +101,7 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
         self,
         remote: &QpInfo,
         options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B>> {
+    ) -> Result<OwnedQueuePair<'a, T, B>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
@@ -114,13 +114,13 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
     pub fn initialize(
         self,
         options: &ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B, Initialized>> {
+    ) -> Result<OwnedQueuePair<'a, T, B, Initialized>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.initialize(options)?, work, channel })
     }
 }
 
-impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Initialized> {
+impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
     /// Makes it ready to send to the peer and to receive from it.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Initialized> {
         self,
         remote: &QpInfo,
         options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B>> {
+    ) -> Result<OwnedQueuePair<'a, T, B>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
