@@ -110,7 +110,7 @@ pub use shared_receive_queue::{
 };
 pub use transport::{
     Addressing, Connected, Datagram, Rc, Receiving, RemoteAtomic, RemoteFlush, RemoteInvalidate,
-    RemoteRead, RemoteWrite, Transport, Uc, Ud, XrcInitiator,
+    RemoteRead, RemoteWrite, Solicits, Transport, Uc, Ud, XrcInitiator,
 };
 pub use work_request::{
     Destination, FlushScope, Gather, Inline, Operations, Placement, RecvWr, Scatter, SendWr,

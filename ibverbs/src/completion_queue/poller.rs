@@ -5,6 +5,8 @@
 //! taken and given back inside of one call, which copies what it finds into room that the queue keeps.
 #![expect(unsafe_code, reason = "calls the functions of an ibv_cq_ex")]
 
+mod vendor;
+
 use std::{
     fmt,
     ptr::{self, NonNull},
