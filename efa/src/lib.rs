@@ -2,11 +2,14 @@
 
 mod attributes;
 mod chunks;
+mod completion_queue;
 mod counter;
 mod device;
 mod endpoint;
 mod error;
+mod hints;
 mod layout;
+mod poller;
 mod queue_pair;
 mod region;
 mod transfer;
@@ -14,13 +17,16 @@ mod transport;
 mod vendor_status;
 
 pub use attributes::{EfaCapabilities, EfaDeviceAttributes, query_device};
+pub use completion_queue::{CompletionQueueBuilder, QueueMemory, completion_queue};
 pub use counter::{CompletionCounter, CountedOperations, CounterLimits, query_counters};
 pub use device::{devices, devices_of};
 pub use endpoint::{EndpointInfo, Peer, address_handle_number};
 pub use error::{Error, Result};
+pub use hints::{HintedPoster, ProcessingHints};
 pub use layout::{
     CompletionQueueLayout, WorkQueueLayout, WorkQueues, query_completion_queue, query_work_queues,
 };
+pub use poller::{EfaCompletion, Poller};
 pub use queue_pair::{QueuePairBuilder, queue_pair};
 pub use region::{InterconnectIds, query_region};
 pub use transfer::{TransferWrs, read_wrs, write_wrs};

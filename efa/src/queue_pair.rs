@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "calls efadv_create_qp_ex")]
 
 use ibverbs::{
-    CompletionQueue, LocalPort, Operations, PacketSequence, Parent, ProtectionDomain, QueueKey,
-    QueuePair, QueuePairChange, QueuePairState, Reset, Verb,
+    CompletionQueue, LocalPort, Operations, PacketSequence, Parent, Posting, ProtectionDomain,
+    QueueKey, QueuePair, QueuePairChange, QueuePairState, Reset,
 };
 
 use crate::{
@@ -35,8 +35,10 @@ pub fn queue_pair<'a, T: EfaTransport>(
     receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
 ) -> QueuePairBuilder<'a, T> {
     QueuePairBuilder {
-        // EFA refuses requests that are not signaled.
-        inner: QueuePair::builder(domain, send_queue, receive_queue).signal_all(),
+        // EFA refuses requests that are not signaled, and its provider drops receives without memory.
+        inner: QueuePair::builder(domain, send_queue, receive_queue)
+            .signal_all()
+            .min_receive_segments(1),
         operations: None,
         service_level: 0,
         unsolicited_write_receives: false,
@@ -90,12 +92,6 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
         Self { operations: Some(operations & T::OPERATIONS), ..self }
     }
 
-    /// The service level; 0, which is the default one, if not set. Which others there are is up to the device.
-    #[doc(alias = "sl")]
-    pub fn service_level(self, service_level: u8) -> Self {
-        Self { service_level, ..self }
-    }
-
     /// Makes the queue pair. It must be brought to its states before it sends: see [`prepare`](Self::prepare), which is
     /// less work. Enters the kernel, allocates.
     ///
@@ -103,26 +99,31 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
     ///
     /// [`Error::MissingCapability`](crate::Error::MissingCapability) if the device lacks what was asked for;
     /// [`Error::NotEfa`](crate::Error::NotEfa) for a device of another vendor; [`Error::Verbs`](crate::Error::Verbs) with the device's limit if
-    /// more was asked for, or with what the kernel says. See `efadv_create_qp_ex(3)`.
+    /// more was asked for, or with what the kernel says. See `efadv_create_qp_ex(3)`, for [`Ud`](ibverbs::Ud)
+    /// `ibv_create_qp_ex(3)`.
     #[doc(alias = "efadv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
         let context = self.inner.protection_domain().context();
         let attributes = query_device(context)?;
         attributes.require(self.wanted())?;
-        let (verb, create) = efa_verb!(context.library(), efadv_create_qp_ex)?;
         let operations = self.operations.unwrap_or_else(|| available::<T>(&attributes));
-        let mut own = self.own_attributes();
+        let (library, mut own) = (context.library(), self.own_attributes());
+        let inner = self.inner.operations(operations);
+        if T::TYPE == rdma_sys::IBV_QPT_UD {
+            // The vendor's verb makes SRD ones only.
+            let made = inner.posting(Posting::Extended).create();
+            return Ok(made.map_err(|error| explained(error, &attributes))?);
+        }
+        let (verb, create) = efa_verb!(library, efadv_create_qp_ex)?;
         let make = |context, common: &mut rdma_sys::ibv_qp_init_attr_ex| {
             let length = length_of(&own);
             // SAFETY: the builder holds what the common attributes name; both structs are valid, and the
             // second is of the length that is passed on.
             unsafe { create(context, common, &raw mut own, length) }
         };
-        let inner = self.inner.operations(operations);
-        // SAFETY: `make` returns what the verb made of these attributes, an SRD queue pair for the type of
-        // vendors' transports and a UD one for that of UD, and keeps no copy.
+        // SAFETY: `make` returns the SRD queue pair that the verb made of these attributes, and keeps no copy.
         let made = unsafe { inner.create_by(verb, make) };
-        Ok(made.map_err(|error| explained(error, verb, &attributes))?)
+        Ok(made.map_err(|error| explained(error, &attributes))?)
     }
 
     /// Makes the queue pair ready to send and receive on a port of this side: it takes what carries `queue_key`. Enters
@@ -170,6 +171,12 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
 }
 
 impl QueuePairBuilder<'_, Srd> {
+    /// The service level; 0, which is the default one, if not set. Which others there are is up to the device.
+    #[doc(alias = "sl")]
+    pub fn service_level(self, service_level: u8) -> Self {
+        Self { service_level, ..self }
+    }
+
     /// Takes writes with immediate without using up posted receives. Their completions have no number: make the
     /// receive queue's completion queue with [`completion_queue`](crate::completion_queue) to tell them from others.
     ///
@@ -244,14 +251,7 @@ fn available<T: EfaTransport>(attributes: &EfaDeviceAttributes) -> Operations {
 }
 
 /// The limits of the device that the plain query does not tell.
-fn explained(
-    error: ibverbs::Error,
-    verb: Verb,
-    attributes: &EfaDeviceAttributes,
-) -> ibverbs::Error {
-    if !matches!(&error, ibverbs::Error::Verb { verb: refused, .. } if *refused == verb) {
-        return error;
-    }
+fn explained(error: ibverbs::Error, attributes: &EfaDeviceAttributes) -> ibverbs::Error {
     let (send, receive) = (attributes.max_send_requests(), attributes.max_receive_requests());
     with_remedy(
         error,

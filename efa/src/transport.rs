@@ -26,12 +26,21 @@ use ibverbs::{
 /// # }
 /// ```
 ///
-/// and an atomic.
+/// an atomic,
 ///
 /// ```compile_fail,E0277
 /// # use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 /// # fn f<'a>(bytes: Segment<'a>, memory: &RemoteSegment, peer: &'a Peer<'a>) {
 /// let add = SendWr::<Srd>::fetch_and_add(bytes, memory, 1);
+/// # }
+/// ```
+///
+/// and a request that waits for those before it, or solicits an event.
+///
+/// ```compile_fail,E0277
+/// # use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
+/// # fn f<'a>(bytes: Segment<'a>, memory: &RemoteSegment, peer: &'a Peer<'a>) {
+/// let write = SendWr::<Srd>::write_to(bytes, memory, peer.destination()).fenced();
 /// # }
 /// ```
 ///

@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    CompletionQueueId, Context, PortNumber, QueuePairNumber, Result,
+    CompletionQueueId, Context, PortNumber, QueuePairNumber, Result, SharedReceiveQueue,
     descriptor::{self, Deadline},
     error::verb,
 };
@@ -74,6 +74,14 @@ impl SharedReceiveQueueId {
     #[must_use]
     pub fn of_raw(queue: *mut rdma_sys::ibv_srq) -> Self {
         Self(queue.addr())
+    }
+}
+
+impl SharedReceiveQueue<'_> {
+    /// The number by which events name this queue.
+    #[must_use]
+    pub fn id(&self) -> SharedReceiveQueueId {
+        SharedReceiveQueueId::of_raw(self.as_raw())
     }
 }
 

@@ -142,7 +142,7 @@ impl<'a> CompletionQueue<'a> {
 
     /// Fills slots from the first on; returns how many, at most as many as there are.
     #[inline]
-    fn fill(&self, slots: &mut [Completion]) -> Result<usize> {
+    pub(crate) fn fill(&self, slots: &mut [Completion]) -> Result<usize> {
         let room = c_int::try_from(slots.len()).unwrap_or(c_int::MAX);
         let entries = slots.as_mut_ptr().cast::<rdma_sys::ibv_wc>();
         // SAFETY: `raw` is live, its context has the entry, and `entries` has `room` places of this layout;

@@ -29,6 +29,11 @@ impl<V> InFlight<V> {
         self.places.len() - self.free.len()
     }
 
+    /// How many there can be.
+    pub(crate) fn capacity(&self) -> usize {
+        self.places.len()
+    }
+
     /// The number that the next one will get; `None` if there is no room.
     pub(crate) fn next(&self) -> Option<u64> {
         let index = *self.free.last()?;
@@ -55,7 +60,8 @@ impl<V> InFlight<V> {
         }) else {
             return Err(Error::UnknownWork { id });
         };
-        place.uses = place.uses.wrapping_add(1);
+        // The highest bit of a number is for its user.
+        place.uses = place.uses.wrapping_add(1) & (u32::MAX >> 1);
         self.free.extend(u32::try_from(index));
         Ok(value)
     }

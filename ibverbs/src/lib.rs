@@ -4,6 +4,8 @@ mod access;
 mod address;
 mod address_handle;
 mod async_event;
+#[cfg(feature = "tokio")]
+mod asynchronous;
 mod attributes;
 mod buffer;
 mod clock;
@@ -49,6 +51,8 @@ pub use access::Access;
 pub use address::Address;
 pub use address_handle::AddressHandle;
 pub use async_event::{AsyncEvent, AsyncEventKind, EventSource, SharedReceiveQueueId};
+#[cfg(feature = "tokio")]
+pub use asynchronous::{AsyncCompletionQueue, AsyncQueuePair, Transfer};
 pub use attributes::{AtomicSupport, DeviceAttributes, LinkLayer, PortAttributes, PortState};
 pub use buffer::{Buffer, HostBuffer, HugePages, PageAligned, Plain, RawVec};
 pub use completion::{Completion, CompletionStatus, FailedWork, FinishedWork, Operation};
@@ -106,7 +110,7 @@ pub use shared_receive_queue::{
 };
 pub use transport::{
     Addressing, Connected, Datagram, Rc, Receiving, RemoteAtomic, RemoteFlush, RemoteInvalidate,
-    RemoteRead, RemoteWrite, Transport, Uc, Ud, XrcInitiator,
+    RemoteRead, RemoteWrite, Solicits, Transport, Uc, Ud, XrcInitiator,
 };
 pub use work_request::{
     Destination, FlushScope, Gather, Inline, Operations, Placement, RecvWr, Scatter, SendWr,

@@ -4,7 +4,8 @@
 //! before it stops working, so that a peer's access ends when this side says so.
 //!
 //! A region to which a window is bound cannot be deregistered (`EBUSY`, with `rxe` `EINVAL`): it would leak its buffer.
-//! Unbind the window, or drop it, before the region.
+//! Unbind the window, or drop it, before the region; one of type 2 also before the queue pair that bound it, whose
+//! destruction would wait for it (`rxe` waits a minute).
 #![expect(unsafe_code, reason = "owns an ibv_mw")]
 
 use std::{fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull};
@@ -23,7 +24,7 @@ pub unsafe trait WindowKind: Send + Sync + 'static {
     /// The number of C, `IBV_MW_TYPE_*`.
     const TYPE: u32;
 
-    /// Posts a bind to `part`, or an unbind if there is none.
+    /// Posts a bind to `part`, or an unbind if that is empty.
     ///
     /// # Safety
     ///
@@ -32,7 +33,7 @@ pub unsafe trait WindowKind: Send + Sync + 'static {
     unsafe fn post<T: Connected + RemoteWrite>(
         queue_pair: &QueuePair<'_, T>,
         window: &mut MemoryWindow<'_, Self>,
-        part: Option<WindowPart<'_>>,
+        part: WindowPart<'_>,
         options: BindOptions,
     ) -> Result<(), PostError>
     where
@@ -54,12 +55,12 @@ unsafe impl WindowKind for Type1 {
     unsafe fn post<T: Connected + RemoteWrite>(
         queue_pair: &QueuePair<'_, T>,
         window: &mut MemoryWindow<'_, Self>,
-        part: Option<WindowPart<'_>>,
+        part: WindowPart<'_>,
         BindOptions { id, flags }: BindOptions,
     ) -> Result<(), PostError> {
         let verb = Verb::new("ibv_bind_mw");
-        // A bind to no bytes unbinds, ibv_bind_mw(3).
-        let bind_info = part.map(WindowPart::to_raw).unwrap_or_default();
+        // A bind to no bytes unbinds, ibv_bind_mw(3); not every provider takes it without a region.
+        let bind_info = part.to_raw();
         let mut bind = rdma_sys::ibv_mw_bind { wr_id: id, send_flags: flags, bind_info };
         let (qp, mw) = (queue_pair.as_raw(), window.as_raw());
         // SAFETY: queue pair, window and region are live, of one domain, and the window is of type 1.
@@ -76,15 +77,15 @@ unsafe impl WindowKind for Type2 {
     unsafe fn post<T: Connected + RemoteWrite>(
         queue_pair: &QueuePair<'_, T>,
         window: &mut MemoryWindow<'_, Self>,
-        part: Option<WindowPart<'_>>,
+        part: WindowPart<'_>,
         BindOptions { id, flags }: BindOptions,
     ) -> Result<(), PostError> {
         let old = window.remote_key();
-        let Some(part) = part else {
+        if part.length == 0 {
             let mut wr = SendWr::local_invalidate(old).id(id);
             wr.raw.send_flags |= flags;
             return queue_pair.post_send(&mut [wr]);
-        };
+        }
         let key = rdma_sys::ibv_inc_rkey(old.0);
         let mut wr = SendWr::<T>::without_memory(rdma_sys::IBV_WR_BIND_MW).id(id);
         wr.raw.send_flags |= flags;
@@ -251,7 +252,8 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
     ///
     /// # Errors
     ///
-    /// [`PostError`] if window, region and queue pair are not of one domain, if the queue is full, or if the device does not have windows. See
+    /// [`PostError`] if window, region and queue pair are not of one domain, if the part is empty, if the queue is full,
+    /// or if the device does not have windows. See
     /// `ibv_bind_mw(3)`, `ibv_post_send(3)`.
     #[doc(alias = "ibv_bind_mw")]
     #[doc(alias = "ibv_wr_bind_mw")]
@@ -262,42 +264,52 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         part: WindowPart<'_>,
         options: BindOptions,
     ) -> Result<RemoteMemory, PostError> {
-        self.check_window(window)?;
-        // SAFETY: the region is live.
-        let domain = unsafe { (*part.region.as_raw()).pd };
-        if domain != self.protection_domain().as_raw() {
-            return Err(PostError::alone(OTHER_DOMAIN));
+        if part.length == 0 {
+            return Err(PostError::alone(Error::Invalid {
+                what: "a window is bound to no bytes",
+                remedy: "name some, or unbind it",
+            }));
         }
-        // SAFETY: just checked.
-        unsafe { K::post(self, window, Some(part), options) }?;
+        self.post_bind(window, part, options)?;
         let memory = part.remote(window.remote_key());
         window.bound = Some(memory);
         Ok(memory)
     }
 
-    /// Unbinds a window: posts a request. Its key stops working when that has completed.
+    /// Unbinds a window from the region that it is bound to: posts a request. Its key stops working when that has
+    /// completed.
     ///
     /// # Errors
     ///
-    /// As for [`bind_window`](Self::bind_window). The completion of the request fails if the window is not bound.
+    /// As for [`bind_window`](Self::bind_window). For a window of type 2 that is not bound the completion of the request fails.
+    #[doc(alias = "ibv_bind_mw")]
     #[doc(alias = "IBV_WR_LOCAL_INV")]
     pub fn unbind_window<K: WindowKind>(
         &self,
         window: &mut MemoryWindow<'_, K>,
+        region: &Region,
         options: BindOptions,
     ) -> Result<(), PostError> {
-        self.check_window(window)?;
-        // SAFETY: just checked.
-        unsafe { K::post(self, window, None, options) }?;
+        let nothing =
+            WindowPart { region, address: region.address(), length: 0, access: Access::empty() };
+        self.post_bind(window, nothing, options)?;
         window.bound = None;
         Ok(())
     }
 
-    fn check_window<K: WindowKind>(&self, window: &MemoryWindow<'_, K>) -> Result<(), PostError> {
-        if window.domain.as_raw() == self.protection_domain().as_raw() {
-            return Ok(());
+    fn post_bind<K: WindowKind>(
+        &self,
+        window: &mut MemoryWindow<'_, K>,
+        part: WindowPart<'_>,
+        options: BindOptions,
+    ) -> Result<(), PostError> {
+        // SAFETY: the region is live.
+        let region = unsafe { (*part.region.as_raw()).pd };
+        if [region, window.domain.as_raw()] != [self.protection_domain().as_raw(); 2] {
+            return Err(PostError::alone(OTHER_DOMAIN));
         }
-        Err(PostError::alone(OTHER_DOMAIN))
+        // SAFETY: just checked.
+        unsafe { K::post(self, window, part, options) }
     }
 }
 

@@ -10,6 +10,11 @@ use crate::{
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WorkId(pub(crate) u64);
 
+impl WorkId {
+    /// The bit that says that it is a receive.
+    pub(crate) const RECEIVE: u64 = 1 << 63;
+}
+
 impl fmt::Display for WorkId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#x}", self.0)
@@ -27,6 +32,12 @@ pub struct Finished<'a, B: HostBuffer> {
 }
 
 impl<B: HostBuffer> Finished<'_, B> {
+    /// Whether it was a receive.
+    #[must_use]
+    pub fn is_receive(&self) -> bool {
+        self.id.0 & WorkId::RECEIVE != 0
+    }
+
     /// What the request did, or why it failed.
     ///
     /// # Errors
@@ -72,7 +83,7 @@ pub struct Closed<'a, B: HostBuffer> {
 }
 
 /// A request that was not posted, with its buffer.
-pub struct Rejected<'a, B: HostBuffer>(pub(crate) Box<(OwnedBuffer<'a, B>, RejectReason)>);
+pub struct Rejected<'a, B: HostBuffer>(Box<(OwnedBuffer<'a, B>, RejectReason)>);
 
 /// Why a request was not posted.
 #[derive(Debug, thiserror::Error)]
@@ -87,11 +98,15 @@ pub enum RejectReason {
 }
 
 impl<'a, B: HostBuffer> Rejected<'a, B> {
+    pub(crate) fn new(buffer: OwnedBuffer<'a, B>, reason: RejectReason) -> Self {
+        Self(Box::new((buffer, reason)))
+    }
+
     /// As many requests as there is room for are outstanding.
     pub(crate) fn full(what: &'static str, room: usize, buffer: OwnedBuffer<'a, B>) -> Self {
         let room = room as u64;
         let error = Error::OutOfRange { what, asked: room + 1, minimum: 0, maximum: room };
-        Self(Box::new((buffer, RejectReason::Check(error))))
+        Self::new(buffer, RejectReason::Check(error))
     }
 
     /// Why.

@@ -73,6 +73,9 @@ pub struct Capabilities {
     pub send_segments: u32,
     /// Segments of a request of the receive queue.
     pub receive_segments: u32,
+    /// Segments that a request of the receive queue has at least: 0 unless it was made with
+    /// [`min_receive_segments`](crate::QueuePairBuilder::min_receive_segments).
+    pub least_receive_segments: u32,
     /// Inline bytes of a request.
     pub inline: u32,
 }
@@ -84,6 +87,7 @@ impl Capabilities {
             receive_requests: raw.max_recv_wr,
             send_segments: raw.max_send_sge,
             receive_segments: raw.max_recv_sge,
+            least_receive_segments: 0,
             inline: raw.max_inline_data,
         }
     }

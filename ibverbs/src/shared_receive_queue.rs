@@ -127,7 +127,7 @@ impl<'a> SharedReceiveQueue<'a> {
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
-        let first = link_receives(batch, self.max_segments)?;
+        let first = link_receives(batch, 0..=self.max_segments)?;
         if first.is_null() {
             return Ok(());
         }

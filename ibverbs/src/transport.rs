@@ -55,6 +55,14 @@ pub trait RemoteInvalidate: Transport {}
 /// A transport that can flush writes to a peer's memory, and write single words of it atomically.
 pub trait RemoteFlush: Transport {}
 
+/// A transport of InfiniBand, whose requests can wake a peer that waits for solicited completions only, and can wait
+/// for the reads before them. Transports of vendors may have neither.
+pub trait Solicits: Transport {}
+impl Solicits for Rc {}
+impl Solicits for Uc {}
+impl Solicits for Ud {}
+impl Solicits for XrcInitiator {}
+
 /// Messages and writes, with and without immediate: what every connected transport has.
 const MESSAGES_AND_WRITES: Operations = Operations::SEND
     .union(Operations::SEND_WITH_IMMEDIATE)

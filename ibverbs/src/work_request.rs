@@ -22,7 +22,7 @@ pub use self::{
     operations::Operations,
     persistence::{FlushScope, Placement},
 };
-use crate::{Error, RemoteSegment, Segment, Transport};
+use crate::{Error, RemoteSegment, Segment, Solicits, Transport};
 
 /// Bytes that are copied into the request when it is posted, and may be reused right after.
 ///
@@ -252,6 +252,20 @@ impl<'a, T: Transport> SendWr<'a, T> {
         self.flag(rdma_sys::IBV_SEND_SIGNALED)
     }
 
+    #[inline]
+    fn flag(mut self, flag: u32) -> Self {
+        self.raw.send_flags |= flag;
+        self
+    }
+
+    #[inline]
+    fn immediate(mut self, immediate: u32) -> Self {
+        self.raw.__bindgen_anon_1.imm_data = immediate.to_be();
+        self
+    }
+}
+
+impl<T: Solicits> SendWr<'_, T> {
     /// Wakes a peer that waits for solicited completions only.
     #[must_use]
     #[inline]
@@ -266,18 +280,6 @@ impl<'a, T: Transport> SendWr<'a, T> {
     #[doc(alias = "IBV_SEND_FENCE")]
     pub fn fenced(self) -> Self {
         self.flag(rdma_sys::IBV_SEND_FENCE)
-    }
-
-    #[inline]
-    fn flag(mut self, flag: u32) -> Self {
-        self.raw.send_flags |= flag;
-        self
-    }
-
-    #[inline]
-    fn immediate(mut self, immediate: u32) -> Self {
-        self.raw.__bindgen_anon_1.imm_data = immediate.to_be();
-        self
     }
 }
 

@@ -1,6 +1,15 @@
 //! Requests as futures, on tokio.
 
-use std::{collections::HashMap, fmt, os::fd::OwnedFd, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    fmt,
+    future::{Future, poll_fn},
+    os::fd::OwnedFd,
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -123,16 +132,23 @@ async fn drive<B: Memory>(mut queue: IoQueue<B>, mut received: mpsc::Receiver<Su
             }
             continue;
         }
-        let patience = queue.patience();
-        tokio::select! {
-            submission = received.recv(), if is_open && queue.has_room() => match submission {
-                Some(Submission { request, answer }) => {
-                    submit(&mut queue, &mut answers, request, answer);
-                }
-                None => is_open = false,
-            },
-            () = readiness.wait(waiter) => {}
-            () = time::sleep(patience) => {}
+        let may_take = is_open && queue.has_room();
+        let mut ready = pin!(readiness.wait(waiter));
+        let mut late = pin!(time::sleep(queue.patience()));
+        let submission = poll_fn(|context| {
+            if may_take && let Poll::Ready(submission) = received.poll_recv(context) {
+                return Poll::Ready(Some(submission));
+            }
+            let is_over =
+                ready.as_mut().poll(context).is_ready() || late.as_mut().poll(context).is_ready();
+            if is_over { Poll::Ready(None) } else { Poll::Pending }
+        });
+        match submission.await {
+            Some(Some(Submission { request, answer })) => {
+                submit(&mut queue, &mut answers, request, answer);
+            }
+            Some(None) => is_open = false,
+            None => {}
         }
     }
 }

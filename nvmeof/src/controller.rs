@@ -6,12 +6,15 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibverbs::{HostBuffer, MemoryRegion, ProtectionDomain};
+
 use crate::{
-    Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result,
+    Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result, address,
     association::{self, Association},
     engine::Engine,
     namespace::Opened,
     pool::Pool,
+    rdma::{DATA_ACCESS, Rdma, transport_error},
     request::Operation,
     session::{self, Identity},
     shared::{Liveness, Shared},
@@ -51,6 +54,34 @@ pub(crate) struct Inner {
 }
 
 impl Controller {
+    /// Connects to a subsystem at an address, with the default [`Options`].
+    ///
+    /// `address` is a name or an address, IPv4 or IPv6, with the port after it if it is not 4420
+    /// (`[address]:port` for IPv6). Waits until the controller is ready, or until an attempt took
+    /// too long; names that resolve to several addresses are tried one after the other.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Resolve`] for a name that is not known; [`Error::Transport`] if no RDMA device leads
+    /// there, or nobody listens; [`Error::Rejected`] or [`Error::ConnectRefused`] if the target does
+    /// not want this host, or has no such subsystem; [`Error::AuthenticationRequired`];
+    /// [`Error::TimedOut`].
+    pub fn connect(address: &str, subsystem: &str) -> Result<Self> {
+        Self::connect_with(address, Nqn::new(subsystem)?, Options::new())
+    }
+
+    /// As [`Controller::connect`], with options.
+    ///
+    /// # Errors
+    ///
+    /// As [`Controller::connect`], and [`Error::OutOfRange`] or [`Error::InvalidArgument`] for
+    /// options that make no sense.
+    pub fn connect_with(address: &str, subsystem: Nqn, options: Options) -> Result<Self> {
+        let addresses = address::resolve(address, options.port)?;
+        let transport = Arc::new(Rdma::new(addresses, &options));
+        Self::connect_over(transport, subsystem, options)
+    }
+
     /// Connects over a transport that is there already.
     pub(crate) fn connect_over(
         transport: Arc<dyn Transport>,
@@ -127,6 +158,29 @@ impl Controller {
     /// usual cause.
     pub fn allocate(&self, length: usize) -> Result<Buffer> {
         self.inner.allocate(length)
+    }
+
+    /// The domain in which memory has to be registered for this controller's target to reach it,
+    /// with local and remote writes for reading from a namespace, and remote reads for writing to
+    /// one.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Closed`] if there never was a connection.
+    pub fn protection_domain(&self) -> Result<Arc<ProtectionDomain<'static>>> {
+        self.inner.shared.transport.protection_domain().ok_or(Error::Closed)
+    }
+
+    /// Registers a buffer of yours for reading and writing; [`ibverbs::MemoryRegion::into_buffer`]
+    /// gives it back. Enters the kernel and pins the pages.
+    ///
+    /// # Errors
+    ///
+    /// As [`Controller::allocate`]. The buffer is dropped then.
+    pub fn register<B: HostBuffer>(&self, buffer: B) -> Result<MemoryRegion<'static, B>> {
+        let domain = self.protection_domain()?;
+        MemoryRegion::register(&domain, buffer, DATA_ACCESS)
+            .map_err(|error| transport_error("registering memory", 0, error))
     }
 
     /// Identifiers of the namespaces that can be used.

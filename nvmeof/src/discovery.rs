@@ -3,7 +3,8 @@
 use std::collections::{HashSet, VecDeque};
 
 use crate::{
-    Controller, Error, Result,
+    Controller, Error, Host, Nqn, Options, Result,
+    address::split,
     wire::{
         admin::{LogPage, get_log_page},
         discovery::{DiscoveryEntry, DiscoveryHeader, SubsystemType, TransportType},
@@ -30,6 +31,30 @@ pub struct Discovered {
     pub entries: Vec<DiscoveryEntry>,
     /// Services that were referred to and could not be asked: address, port, and why.
     pub failures: Vec<(String, String, Error)>,
+}
+
+/// Asks the discovery service at an address, and those that it refers to over RDMA.
+///
+/// Connects to each with the options, without I/O queues and keep-alive, and disconnects again.
+///
+/// # Errors
+///
+/// As [`Controller::connect_with`] for the first service; what went wrong with others is in
+/// [`Discovered::failures`].
+pub fn discover(address: &str, options: &Options) -> Result<Discovered> {
+    let (host, port) = split(address)?;
+    let port = port.unwrap_or(options.port).to_string();
+    let mut options = options.clone().io_queues(0).keep_alive(None);
+    if options.host.is_none() {
+        // All of them see the same host.
+        options = options.host(Host::from_system()?);
+    }
+    follow(host, &port, |host, port| {
+        let address =
+            if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
+        let controller = Controller::connect_with(&address, Nqn::discovery(), options.clone())?;
+        read_log(&controller)
+    })
 }
 
 /// Reads the log of a discovery controller.
@@ -143,7 +168,7 @@ mod tests {
             })
             .collect();
         target.lock().discovery.clone_from(&expected);
-        let options = crate::Options::new().host(crate::Host::random().unwrap()).keep_alive(None);
+        let options = Options::new().host(Host::random().unwrap()).keep_alive(None);
         let controller =
             Controller::connect_over(target.transport(), Nqn::discovery(), options).unwrap();
         assert_eq!(controller.queues(), 0);

@@ -181,6 +181,14 @@ pub enum Error {
         /// Why.
         reason: FailureReason,
     },
+    /// The target ended the connection where it should have judged the host's answer. Some targets,
+    /// the Linux kernel's among them, do so when the secret is wrong.
+    #[error("the connection was lost during authentication; the secret may be wrong")]
+    LostWhileAuthenticating {
+        /// How it was lost.
+        #[source]
+        cause: Arc<Self>,
+    },
     /// The target wants to know who the host is, and no secret was given.
     #[error("the target requires authentication; give the host's secret (DHHC-1:...)")]
     AuthenticationRequired,
@@ -288,6 +296,7 @@ impl Error {
                 | Self::ConnectionLost { .. }
                 | Self::OutcomeUnknown { .. }
                 | Self::ControllerFailed { .. }
+                | Self::LostWhileAuthenticating { .. }
                 | Self::Disconnected { .. }
         )
     }

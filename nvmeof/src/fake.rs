@@ -7,7 +7,6 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    os::fd::BorrowedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     time::Duration,
 };
@@ -170,14 +169,10 @@ impl FakeTarget {
         }
     }
 
-    /// Cuts all connections and refuses new ones until [`FakeTarget::come_back`].
+    /// Cuts all connections and refuses new ones from now on.
     pub(crate) fn go_away(&self) {
         self.lock().is_away = true;
         self.cut();
-    }
-
-    pub(crate) fn come_back(&self) {
-        self.lock().is_away = false;
     }
 
     /// Completes one event request of each admin queue.
@@ -221,6 +216,10 @@ impl Transport for FakeTarget {
         let region = Arc::new(Region { address, key, bytes: Mutex::new(vec![0; length]) });
         target.regions.insert(key, Arc::downgrade(&region));
         Ok(Buffer::new(Box::new(FakeMemory(region))))
+    }
+
+    fn protection_domain(&self) -> Option<Arc<ibverbs::ProtectionDomain<'static>>> {
+        None
     }
 }
 
@@ -317,7 +316,8 @@ impl Waiter for Link {
         Ok(())
     }
 
-    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+    #[cfg(feature = "tokio")]
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
         None
     }
 }

@@ -1,4 +1,4 @@
-//! Userspace NVMe over RDMA initiator.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod address;
@@ -22,6 +22,8 @@ mod options;
 mod pool;
 mod queue;
 mod random;
+mod rdma;
+mod rdma_channel;
 mod request;
 mod session;
 mod shared;
@@ -40,7 +42,7 @@ pub use async_queue::AsyncQueue;
 pub use auth::Secret;
 pub use configuration::Configuration;
 pub use controller::Controller;
-pub use discovery::Discovered;
+pub use discovery::{Discovered, discover};
 pub use error::{Error, Result, Violation};
 pub use host::{Host, HostId};
 pub use io_queue::{Finished, IoQueue, Refused, Request, Ticket};

@@ -46,6 +46,7 @@ impl<T> CommandTable<T> {
     }
 
     /// How many commands are in flight.
+    #[cfg(test)]
     pub(crate) fn in_flight(&self) -> usize {
         self.places.len() - self.free.len()
     }

@@ -1,6 +1,6 @@
 //! Making a queue of a channel: Connect, and authentication where the target asks for it.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use crate::{
     Buffer, CommandSet, Error, Host, Memory, Nqn, Result, Secret, Violation,
@@ -97,8 +97,14 @@ fn authenticate(
         send(queue, &buffer, &exchange.negotiate())?;
         let challenge = receive(queue, &buffer)?;
         let reply = exchange.reply(&challenge)?;
-        send(queue, &buffer, &reply)?;
-        exchange.finish(&receive(queue, &buffer)?)
+        let judged = send(queue, &buffer, &reply).and_then(|()| receive(queue, &buffer));
+        exchange.finish(&judged.map_err(|error| {
+            if error.is_connection() {
+                Error::LostWhileAuthenticating { cause: Arc::new(error) }
+            } else {
+                error
+            }
+        })?)
     })();
     match outcome {
         Ok(Some(last)) => send(queue, &buffer, &last),

@@ -92,10 +92,6 @@ impl SyncQueue {
         self.number
     }
 
-    pub(crate) const fn entries(&self) -> u16 {
-        self.entries
-    }
-
     /// Sends a command and waits for its completion, whatever its status.
     pub(crate) fn complete(
         &mut self,
@@ -106,16 +102,21 @@ impl SyncQueue {
         self.completed = None;
         self.start(Tag::Waited, command)?;
         loop {
-            self.drive()?;
+            let driven = self.drive();
+            // An answer that came before the connection ended counts.
             if let Some(completion) = self.completed.take() {
                 return Ok(completion);
             }
+            driven?;
             let now = Instant::now();
             if now >= deadline {
                 // The answer may still come, and would be taken for that of the next command.
                 return Err(Error::TimedOut { operation, after: self.timeout });
             }
-            self.wait((deadline - now).min(Duration::from_millis(100)))?;
+            let waited = self.wait((deadline - now).min(Duration::from_millis(100)));
+            if self.completed.is_none() {
+                waited?;
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! A target as it is named in a URI or a configuration: where, what, and how to connect.
 
-use crate::{Error, Nqn, Options, Result, address};
+use crate::{Controller, Error, Nqn, Options, Result, address};
 
 /// Where a subsystem is, which one, and how to connect to it.
 ///
@@ -26,6 +26,16 @@ impl Target {
     pub fn new(address: &str, subsystem: Nqn, options: Options) -> Result<Self> {
         address::split(address)?;
         Ok(Self { address: address.to_owned(), subsystem, options })
+    }
+
+    /// Connects.
+    ///
+    /// # Errors
+    ///
+    /// As [`Controller::connect_with`].
+    pub fn connect(&self) -> Result<Controller> {
+        let options = self.options.clone();
+        Controller::connect_with(&self.address, self.subsystem.clone(), options)
     }
 
     /// Reads a URI such as `nvme+rdma://10.99.0.1:4420/nqn.2024-01.org.example:disk`.

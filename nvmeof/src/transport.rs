@@ -3,7 +3,11 @@
 //! A transport opens one channel for each queue and registers memory. A channel moves capsules;
 //! the data of commands is moved by the target, which reaches registered memory by itself.
 
-use std::{fmt, os::fd::BorrowedFd, sync::Arc, time::Duration};
+#[cfg(feature = "tokio")]
+use std::os::fd::BorrowedFd;
+use std::{fmt, sync::Arc, time::Duration};
+
+use ibverbs::ProtectionDomain;
 
 use crate::{Buffer, Result, wire::Command};
 
@@ -14,6 +18,9 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
 
     /// Allocates and registers zeroed memory that the target may read and write.
     fn allocate(&self, length: usize) -> Result<Buffer>;
+
+    /// Where memory has to be registered for the target to reach it, once there is a connection.
+    fn protection_domain(&self) -> Option<Arc<ProtectionDomain<'static>>>;
 }
 
 /// What a channel has to be good for.
@@ -56,6 +63,7 @@ pub(crate) trait Waiter: Send + Sync {
 
     /// What becomes readable when a response may have come; [`Waiter::wait`] makes it unreadable
     /// again.
+    #[cfg(feature = "tokio")]
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }
 

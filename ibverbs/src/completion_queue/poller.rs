@@ -5,6 +5,8 @@
 //! taken and given back inside of one call, which copies what it finds into room that the queue keeps.
 #![expect(unsafe_code, reason = "calls the functions of an ibv_cq_ex")]
 
+mod vendor;
+
 use std::{
     fmt,
     ptr::{self, NonNull},
@@ -266,7 +268,7 @@ impl<'q> Poller<'q> {
 fn copy(cq: *mut ibv_cq_ex, fields: CompletionFields, one_by_one: bool, found: &mut Found) -> bool {
     while let Some(entry) = found.entries.get_mut(found.filled) {
         // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
-        *entry = unsafe { ExtendedCompletion::read(cq, fields) };
+        unsafe { entry.read(cq, fields) };
         found.filled += 1;
         if one_by_one || found.filled == ROOM {
             return false;

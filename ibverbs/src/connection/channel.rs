@@ -2,15 +2,16 @@
 #![expect(unsafe_code, reason = "owns an rdma_event_channel")]
 
 use std::{
+    ffi::c_int,
     fmt,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::{self, NonNull},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{Event, call, event};
-use crate::{Error, Result, Verb};
+use crate::{Error, Result, Verb, descriptor};
 
 /// Where the events of [`Identifier`](super::Identifier)s arrive; one channel serves many.
 ///
@@ -44,7 +45,7 @@ impl EventChannel {
         let raw = verb.object(unsafe { create() })?;
         let channel = Self(Arc::new(Channel { raw, library, lock: Mutex::new(()) }));
         // Waiting is done with poll(2) and never inside of a call that holds the lock.
-        channel.0.set_non_blocking()?;
+        descriptor::set_non_blocking(channel.as_fd())?;
         Ok(channel)
     }
 
@@ -102,19 +103,7 @@ impl EventChannel {
 
     /// Waits until there may be an event; `false` if the time is over.
     pub(super) fn wait(&self, deadline: &Deadline) -> Result<bool> {
-        let verb = Verb::new("poll");
-        loop {
-            let timeout = deadline.milliseconds();
-            let mut entry = libc::pollfd { fd: self.raw_fd(), events: libc::POLLIN, revents: 0 };
-            // SAFETY: there is one entry, and its descriptor is open.
-            match verb.count(unsafe { libc::poll(&raw mut entry, 1, timeout) }) {
-                Ok(0) if timeout == 0 => return Ok(false),
-                Ok(0) => {}
-                Ok(_) => return Ok(true),
-                Err(error) if error.errno() == Some(libc::EINTR) => {}
-                Err(error) => return Err(error),
-            }
-        }
+        descriptor::wait_readable(self.as_fd(), deadline.end)
     }
 
     /// The C object, valid as long as this is.
@@ -152,17 +141,6 @@ impl Channel {
         // SAFETY: `raw` is live, and its descriptor never changes.
         unsafe { (*self.raw.as_ptr()).fd }
     }
-
-    fn set_non_blocking(&self) -> Result<()> {
-        let verb = Verb::new("fcntl");
-        // SAFETY: the descriptor is open; the call takes no further argument.
-        let flags = unsafe { libc::fcntl(self.raw_fd(), libc::F_GETFL) };
-        verb.count(flags)?;
-        // SAFETY: the descriptor is open; the argument is an int.
-        let returned =
-            unsafe { libc::fcntl(self.raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) };
-        verb.count(returned).map(drop)
-    }
 }
 
 impl Drop for Channel {
@@ -199,33 +177,31 @@ unsafe impl Send for Channel {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Channel {}
 
-/// The moment at which waiting ends, if it does.
+/// When waiting ends, and how long that was from the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
-    after: Option<Duration>,
-    at: Option<Instant>,
+    after: Duration,
+    end: descriptor::Deadline,
 }
 
 impl Deadline {
     /// So long from now on; for ever with `None`, or if the clock does not reach that far.
     pub(super) fn after(timeout: impl Into<Option<Duration>>) -> Self {
-        let after = timeout.into();
-        Self { after, at: after.and_then(|after| Instant::now().checked_add(after)) }
+        let after = timeout.into().unwrap_or(Duration::MAX);
+        Self { after, end: descriptor::Deadline::after(after) }
     }
 
-    /// The time left in the form that poll(2) and the kernel's connection manager take: rounded up, -1 for ever.
-    pub(super) fn milliseconds(&self) -> i32 {
-        let Some(at) = self.at else {
-            return -1;
-        };
-        let left = at.saturating_duration_since(Instant::now());
-        let whole = left.as_millis() + u128::from(!left.is_zero());
-        i32::try_from(whole).unwrap_or(i32::MAX)
+    /// The time left in the form that the kernel's connection manager takes, in milliseconds: it knows no "for ever",
+    /// and none at all would be over at once. A little less than there is, so that its report, which says more than that
+    /// the time is over, comes first.
+    pub(super) fn for_the_kernel(&self) -> c_int {
+        let left = self.end.remaining().map_or(u128::MAX, |left| left.as_millis());
+        c_int::try_from(left - left / 8).unwrap_or(c_int::MAX).max(1)
     }
 
     /// The error that says that it is over.
     pub(super) fn missed(&self, what: &'static str) -> Error {
-        Error::TimedOut { what, after: self.after.unwrap_or_default() }
+        Error::TimedOut { what, after: self.after }
     }
 }
 
@@ -234,13 +210,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_deadline_is_rounded_up_so_that_waiting_for_it_does_not_spin() {
-        assert_eq!(Deadline::after(None).milliseconds(), -1);
-        assert_eq!(Deadline::after(Duration::ZERO).milliseconds(), 0);
-        assert!(
-            (1..=1000).contains(&Deadline::after(Duration::from_micros(999_500)).milliseconds())
-        );
-        assert_eq!(Deadline::after(Duration::MAX).milliseconds(), -1);
-        assert_eq!(Deadline::after(Duration::from_secs(1 << 40)).milliseconds(), i32::MAX);
+    fn the_kernel_gets_a_little_less_time_than_there_is_but_some() {
+        assert_eq!(Deadline::after(None).for_the_kernel(), c_int::MAX);
+        assert_eq!(Deadline::after(Duration::MAX).for_the_kernel(), c_int::MAX);
+        assert_eq!(Deadline::after(Duration::ZERO).for_the_kernel(), 1);
+        assert!((1..=8750).contains(&Deadline::after(Duration::from_secs(10)).for_the_kernel()));
+        let centuries = Duration::from_secs(1 << 40);
+        assert_eq!(Deadline::after(centuries).for_the_kernel(), c_int::MAX);
     }
 }

@@ -1,6 +1,8 @@
 //! Identifiers: one end of a connection, or of one to be.
 #![expect(unsafe_code, reason = "owns an rdma_cm_id")]
 
+mod datagram;
+
 use std::{
     ffi::{c_int, c_void},
     fmt,
@@ -149,7 +151,7 @@ impl Identifier {
         let mut source = source.map(RawAddress::from);
         let source = source.as_mut().map_or(ptr::null_mut(), RawAddress::as_mut_ptr);
         let mut destination = RawAddress::from(destination);
-        let timeout = kernel_timeout(deadline);
+        let timeout = deadline.for_the_kernel();
         let _held = self.channel.lock();
         // SAFETY: `raw` is live and the lock is held; both addresses are read in this call only.
         let returned = unsafe { resolve(self.as_raw(), source, destination.as_mut_ptr(), timeout) };
@@ -168,7 +170,7 @@ impl Identifier {
 
     pub(super) fn resolve_route_until(&self, deadline: &Deadline) -> Result<()> {
         let (verb, resolve) = call!(self.channel.library(), rdma_resolve_route)?;
-        let timeout = kernel_timeout(deadline);
+        let timeout = deadline.for_the_kernel();
         let _held = self.channel.lock();
         self.bound_device()?;
         // SAFETY: `raw` is live and has a device, and the lock is held.
@@ -238,7 +240,9 @@ impl Identifier {
     ) -> Result<()> {
         let reads = self.reads(queue_pair.protection_domain().context(), parameters)?;
         let (verb, connect) = call!(self.channel.library(), rdma_connect)?;
-        let mut raw = parameters.to_raw(queue_pair.number().get(), reads)?;
+        let mut raw = parameters.to_raw(reads)?;
+        raw.qp_num = queue_pair.number().get();
+        raw.srq = queue_pair.shared_receive_queue().is_some().into();
         let _held = self.channel.lock();
         // SAFETY: `raw` is live and has a device, and the lock is held; the parameters are copied.
         verb.status(unsafe { connect(self.as_raw(), &raw mut raw) })
@@ -289,7 +293,9 @@ impl Identifier {
     ) -> Result<QueuePair<'a, Rc, ReadyToReceive>> {
         let reads = self.reads(queue_pair.protection_domain().context(), parameters)?;
         let (verb, accept) = call!(self.channel.library(), rdma_accept)?;
-        let mut raw = parameters.to_raw(queue_pair.number().get(), reads)?;
+        let mut raw = parameters.to_raw(reads)?;
+        raw.qp_num = queue_pair.number().get();
+        raw.srq = queue_pair.shared_receive_queue().is_some().into();
         let queue_pair = self.make_ready_to_receive(queue_pair, parameters, Some(reads))?;
         let _held = self.channel.lock();
         // SAFETY: `raw` is live and has a device, and the lock is held; the parameters are copied.
@@ -628,13 +634,4 @@ unsafe fn address_at(raw: *const rdma_cm_id, offset: usize) -> Option<SocketAddr
     let storage = raw.wrapping_byte_add(offset).cast::<sockaddr_storage>();
     // SAFETY: as the caller promises, nobody writes to it now; the largest member of the union is this struct.
     address::parse(unsafe { &*storage })
-}
-
-/// The time the kernel may take: it knows no "for ever", and none at all would be over at once. A little less than there
-/// is, so that its report, which says more than that the time is over, comes first.
-fn kernel_timeout(deadline: &Deadline) -> c_int {
-    match deadline.milliseconds() {
-        ..0 => c_int::MAX,
-        left => (left - left / 8).max(1),
-    }
 }

@@ -112,12 +112,8 @@ impl Parameters {
         Self { timeout: timeout.into(), ..self }
     }
 
-    /// The C struct, which points to the private data of `self`.
-    pub(super) fn to_raw(
-        &self,
-        queue_pair: u32,
-        reads: Reads,
-    ) -> Result<rdma_sys::rdma_conn_param> {
+    /// The C struct without a queue pair; it points to the private data of `self`.
+    pub(super) fn to_raw(&self, reads: Reads) -> Result<rdma_sys::rdma_conn_param> {
         Error::check("retries", self.retries.into(), 0, 7)?;
         Error::check("receiver-not-ready retries", self.receiver_not_ready_retries.into(), 0, 7)?;
         Ok(rdma_sys::rdma_conn_param {
@@ -128,8 +124,7 @@ impl Parameters {
             flow_control: self.flow_control.into(),
             retry_count: self.retries,
             rnr_retry_count: self.receiver_not_ready_retries,
-            srq: 0,
-            qp_num: queue_pair,
+            ..Default::default()
         })
     }
 }
@@ -158,9 +153,9 @@ mod tests {
     #[test]
     fn parameters_say_what_was_asked_for() {
         let parameters = Parameters::new().private_data(*b"hello").retries(2).flow_control(false);
-        let raw = parameters.to_raw(17, READS).unwrap();
+        let raw = parameters.to_raw(READS).unwrap();
         assert_eq!(raw.private_data, parameters.private_data.as_ptr().cast());
-        assert_eq!((raw.private_data_len, raw.qp_num), (5, 17));
+        assert_eq!(raw.private_data_len, 5);
         assert_eq!((raw.responder_resources, raw.initiator_depth), (3, 4));
         assert_eq!((raw.retry_count, raw.rnr_retry_count, raw.flow_control), (2, 7, 0));
     }
@@ -168,14 +163,14 @@ mod tests {
     #[test]
     fn private_data_that_no_message_holds_is_refused() {
         let parameters = Parameters::new().private_data([0; 256]);
-        let text = parameters.to_raw(1, READS).unwrap_err().to_string();
+        let text = parameters.to_raw(READS).unwrap_err().to_string();
         assert!(text.contains("256") && text.contains("255"), "{text}");
-        Parameters::new().private_data([0; 255]).to_raw(1, READS).unwrap();
+        Parameters::new().private_data([0; 255]).to_raw(READS).unwrap();
     }
 
     #[test]
     fn retries_of_more_than_three_bits_are_refused() {
-        Parameters::new().retries(8).to_raw(1, READS).unwrap_err();
-        Parameters::new().receiver_not_ready_retries(8).to_raw(1, READS).unwrap_err();
+        Parameters::new().retries(8).to_raw(READS).unwrap_err();
+        Parameters::new().receiver_not_ready_retries(8).to_raw(READS).unwrap_err();
     }
 }

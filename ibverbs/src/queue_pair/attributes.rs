@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Capabilities, QueuePair, QueuePairState, connect};
 use crate::{
-    Access, Address, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber, Result, Transport,
-    error::verb,
+    Access, Address, Addressing, Mtu, PacketSequence, PortNumber, QueueKey, QueuePairNumber,
+    Result, Transport, error::verb,
 };
 
 impl<T: Transport, S> QueuePair<'_, T, S> {
@@ -19,13 +19,25 @@ impl<T: Transport, S> QueuePair<'_, T, S> {
         let (verb, query) = verb!(self.handle.library(), ibv_query_qp)?;
         let mut attributes = rdma_sys::ibv_qp_attr::default();
         let mut initial = rdma_sys::ibv_qp_init_attr::default();
-        let mask = EVERYTHING.cast_signed();
+        let mask = match T::ADDRESSING {
+            Addressing::Datagram => OF_DATAGRAMS,
+            Addressing::Peer | Addressing::SharedQueue => EVERYTHING,
+        };
+        let mask = mask.cast_signed();
         // SAFETY: `raw` is live, and both structs are valid places.
         let returned = unsafe { query(self.as_raw(), &raw mut attributes, mask, &raw mut initial) };
         verb.status(returned)?;
         Ok(QueuePairAttributes { attributes, initial })
     }
 }
+
+/// What a queue pair without connection has. The kernel's driver for EFA refuses to be asked for more.
+const OF_DATAGRAMS: u32 = rdma_sys::IBV_QP_STATE
+    | rdma_sys::IBV_QP_PKEY_INDEX
+    | rdma_sys::IBV_QP_PORT
+    | rdma_sys::IBV_QP_QKEY
+    | rdma_sys::IBV_QP_SQ_PSN
+    | rdma_sys::IBV_QP_CAP;
 
 /// Every attribute that `ibv_query_qp(3)` lists; a device fills those that the transport has.
 const EVERYTHING: u32 = rdma_sys::IBV_QP_STATE

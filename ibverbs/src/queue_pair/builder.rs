@@ -16,6 +16,7 @@ pub struct QueuePairBuilder<'a, T> {
     send_queue: Parent<'a, CompletionQueue<'a>>,
     receive_queue: Parent<'a, CompletionQueue<'a>>,
     capabilities: rdma_sys::ibv_qp_cap,
+    least_receive_segments: u32,
     signal_all: bool,
     shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
     posting: Option<Posting>,
@@ -56,6 +57,7 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
                 max_recv_sge: receives,
                 max_inline_data: 0,
             },
+            least_receive_segments: 0,
             signal_all: false,
             shared: None,
             posting: None,
@@ -91,6 +93,13 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     #[doc(alias = "max_recv_sge")]
     pub fn max_receive_segments(mut self, count: u32) -> Self {
         self.capabilities.max_recv_sge = count;
+        self
+    }
+
+    /// How few segments a receive may have; 0, a receive without memory, if not set. Some devices take such a
+    /// receive without an error and drop it: with 1 posting it is an error.
+    pub fn min_receive_segments(mut self, count: u32) -> Self {
+        self.least_receive_segments = count;
         self
     }
 
@@ -290,7 +299,10 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Handle {
             raw,
             path: Path::Classic,
-            capabilities: Capabilities::from_raw(given),
+            capabilities: Capabilities {
+                least_receive_segments: self.least_receive_segments,
+                ..Capabilities::from_raw(given)
+            },
             first_packet: PacketSequence::random(),
             domain: self.domain.again(),
             queues: [self.send_queue.again(), self.receive_queue.again()],

@@ -55,8 +55,6 @@ struct Work<'a, B: HostBuffer> {
     found: VecDeque<Completion>,
 }
 
-/// In the number of a request: it is a receive.
-const RECEIVE: u64 = 1 << 63;
 /// Completions that are polled in one go.
 const BATCH: usize = 16;
 
@@ -192,7 +190,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
                 self.work.sends.insert(buffer);
                 Ok(WorkId(id))
             }
-            Err(reason) => Err(Rejected(Box::new((buffer, reason)))),
+            Err(reason) => Err(Rejected::new(buffer, reason)),
         }
     }
 }
@@ -250,7 +248,7 @@ impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B,
         let Some(id) = self.work.receives.next() else {
             return Err(Rejected::full("receives in flight", self.work.receives.len(), buffer));
         };
-        let id = id | RECEIVE;
+        let id = id | WorkId::RECEIVE;
         let posted = match buffer.region().segment(..) {
             Ok(segment) => {
                 self.pair.post_receive(&mut [RecvWr::to(id, segment)]).map_err(RejectReason::Post)
@@ -262,7 +260,7 @@ impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B,
                 self.work.receives.insert(buffer);
                 Ok(WorkId(id))
             }
-            Err(reason) => Err(Rejected(Box::new((buffer, reason)))),
+            Err(reason) => Err(Rejected::new(buffer, reason)),
         }
     }
 }
@@ -298,10 +296,28 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
         self.work.take()
     }
 
+    /// How many requests other than receives can be outstanding.
+    #[must_use]
+    pub fn room_for_sends(&self) -> usize {
+        self.work.sends.capacity()
+    }
+
+    /// How many requests other than receives are outstanding.
+    #[must_use]
+    pub fn sends_in_flight(&self) -> usize {
+        self.work.sends.len()
+    }
+
     /// How many requests are outstanding: posted and not handed back.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.work.sends.len() + self.work.receives.len()
+    }
+
+    /// Where it raises its events.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn channel(&self) -> &Arc<CompletionChannel<'a>> {
+        &self.channel
     }
 
     /// Its number, which peers need.
@@ -377,8 +393,8 @@ impl<'a, B: HostBuffer> Work<'a, B> {
     fn take(&mut self) -> Result<Option<Finished<'a, B>>> {
         let Some(completion) = self.found.pop_front() else { return Ok(None) };
         let id = completion.id();
-        let list = if id & RECEIVE == 0 { &mut self.sends } else { &mut self.receives };
-        let buffer = list.remove(id & !RECEIVE).map_err(|_| Error::UnknownWork { id })?;
+        let list = if id & WorkId::RECEIVE == 0 { &mut self.sends } else { &mut self.receives };
+        let buffer = list.remove(id & !WorkId::RECEIVE).map_err(|_| Error::UnknownWork { id })?;
         Ok(Some(Finished { id: WorkId(id), buffer, completion }))
     }
 }

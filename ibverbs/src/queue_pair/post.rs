@@ -5,8 +5,9 @@
 
 mod error;
 mod extended;
+mod vendor;
 
-use std::{ffi::c_int, ptr, ptr::NonNull, slice};
+use std::{ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull, slice};
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
@@ -17,7 +18,7 @@ use self::{
     error::refused_whole,
     extended::{Extended, extended_only},
 };
-use super::{Handle, PostsReceives, QueuePair};
+use super::{Capabilities, Handle, PostsReceives, QueuePair};
 use crate::{
     Addressing, Error, Receiving, RecvWr, SendWr, Transport, Verb,
     work_request::{Kind, Shape},
@@ -70,8 +71,9 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
         if self.handle.shared.is_some() {
             return Err(PostError::alone(Error::receives_are_shared()));
         }
-        let most = self.handle.capabilities.receive_segments;
-        let first = link_receives(batch, most)?;
+        let Capabilities { receive_segments, least_receive_segments, .. } =
+            self.handle.capabilities;
+        let first = link_receives(batch, least_receive_segments..=receive_segments)?;
         if first.is_null() {
             return Ok(());
         }
@@ -90,16 +92,16 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
 #[inline]
 pub(crate) fn link_receives(
     batch: &mut [RecvWr<'_>],
-    most_segments: u32,
+    segments: RangeInclusive<u32>,
 ) -> Result<*mut rdma_sys::ibv_recv_wr, PostError> {
     let mut next = ptr::null_mut();
     let start = batch.as_ptr().addr();
     for wr in batch.iter_mut().rev() {
         if wr.shape == Shape::One {
             wr.raw.sg_list = &raw mut wr.own;
-        } else if wr.raw.num_sge.cast_unsigned() > most_segments {
+        } else if !segments.contains(&wr.raw.num_sge.cast_unsigned()) {
             let index = (ptr::from_ref(wr).addr() - start) / size_of_val(wr);
-            return Err(PostError::before(index, too_many_segments(wr.raw.num_sge, most_segments)));
+            return Err(PostError::before(index, wrong_segments(wr.raw.num_sge, &segments)));
         }
         wr.raw.next = next;
         next = &raw mut wr.raw;
@@ -351,6 +353,17 @@ fn fill_run<'b, 'a, T>(
         }
     }
     Ok(None)
+}
+
+#[cold]
+fn wrong_segments(asked: c_int, segments: &RangeInclusive<u32>) -> Error {
+    if asked == 0 {
+        return Error::Invalid {
+            what: "a receive without memory, which this device would drop",
+            remedy: "name a byte of registered memory; a write with immediate does not touch it",
+        };
+    }
+    too_many_segments(asked, *segments.end())
 }
 
 #[cold]

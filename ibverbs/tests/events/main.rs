@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
 mod async_events;
+mod asynchronous;
 mod channels;
 mod extended;
 mod owned;

@@ -1,8 +1,10 @@
 //! Completion queues: size and moderation.
 
-use std::time::Duration;
+use std::{sync::Arc, thread, time::Duration};
 
-use crate::support::Bench;
+use ibverbs::{Completion, CompletionChannel, CompletionQueue, Notification};
+
+use crate::support::{Bench, post_credits, send_empty, send_signaled};
 
 #[test]
 fn a_moderation_period_beyond_what_c_can_say_is_out_of_range() {
@@ -21,5 +23,68 @@ fn no_two_queues_have_the_same_number() {
     assert_ne!(first.id(), second.id());
     assert_eq!(first.capacity(), 256);
     drop((first, second));
+    bench.end();
+}
+
+#[test]
+fn a_queue_grows_while_its_completions_stay_and_does_not_shrink_below_them() {
+    let bench = Bench::new();
+    let queue = Arc::new(CompletionQueue::create(&bench.context, 4).unwrap());
+    let [a, b] = bench.pair(&queue, &bench.queue());
+    post_credits(&b, 10);
+    (0..4).for_each(|id| send_signaled(&a, id));
+    queue.resize(10).unwrap();
+    assert_eq!(queue.capacity(), 10);
+    (4..10).for_each(|id| send_signaled(&a, id));
+    assert_eq!(queue.resize(9).unwrap_err().errno(), Some(libc::EINVAL));
+    assert_eq!(queue.capacity(), 10);
+    let mut slots = Completion::slots::<16>();
+    let found = queue.poll(&mut slots).unwrap();
+    assert!(found.iter().map(Completion::id).eq(0..10));
+    queue.resize(2).unwrap();
+    assert_eq!(queue.capacity(), 2);
+    drop((a, b, queue));
+    bench.end();
+}
+
+#[test]
+fn a_queue_is_resized_while_another_thread_polls_it() {
+    let bench = Bench::new();
+    let queue = Arc::new(CompletionQueue::create(&bench.context, 64).unwrap());
+    let [a, b] = bench.pair(&queue, &queue);
+    thread::scope(|scope| {
+        scope.spawn(|| (0..200).for_each(|step| queue.resize(64 + step % 64).unwrap()));
+        for id in 0..500 {
+            post_credits(&b, 1);
+            send_signaled(&a, id);
+            let (mut slots, mut found) = (Completion::slots::<2>(), 0);
+            while found < 2 {
+                found += queue.poll(&mut slots).unwrap().len();
+            }
+        }
+    });
+    drop((a, b, queue));
+    bench.end();
+}
+
+#[test]
+fn moderation_collects_completions_before_an_event() {
+    let bench = Bench::new();
+    let channel = Arc::new(CompletionChannel::create(&bench.context).unwrap());
+    let builder = CompletionQueue::builder(&bench.context, 64).channel(&channel);
+    let queue = Arc::new(builder.create().unwrap());
+    let [a, b] = bench.pair(&bench.queue(), &queue);
+    post_credits(&b, 3);
+    queue.modify_moderation(3, Duration::from_millis(65)).unwrap();
+    queue.request_notification(Notification::Any).unwrap();
+    for _ in 0..3 {
+        send_empty(&a);
+    }
+    // The third, or the end of the period on a slow machine.
+    assert_eq!(channel.next_event().unwrap(), queue.id());
+    bench.device.refuse("ibv_modify_cq", 1, libc::EOPNOTSUPP);
+    let error = queue.modify_moderation(0, Duration::ZERO).unwrap_err();
+    assert!(error.to_string().contains("does not support"), "{error}");
+    drop((a, b, queue, channel));
     bench.end();
 }

@@ -3,6 +3,8 @@
 #![expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 
 mod connect;
+mod datagrams;
 mod failures;
+mod interoperation;
 mod lifetimes;
 mod support;

@@ -10,6 +10,8 @@ mod dma_buf;
 #[cfg(test)]
 mod in_flight;
 #[cfg(test)]
+mod kinds;
+#[cfg(test)]
 mod memory;
 #[cfg(test)]
 mod operations;

@@ -8,6 +8,14 @@ mod soft_only;
 #[cfg(test)]
 use scenarios::Host;
 
+/// A write past the end of a memory window is refused, even inside of the region.
+#[cfg(test)]
+pub(crate) const CHECKS_ENDS_OF_WINDOWS: bool = true;
+
+/// The completion of a message that invalidates says which key it was.
+#[cfg(test)]
+pub(crate) const NAMES_INVALIDATED_KEYS: bool = true;
+
 /// Runs a scenario on a device of its own, which must be clean afterwards.
 #[cfg(test)]
 pub(crate) fn run(scenario: fn(&Host, ibverbs::Posting)) {

@@ -82,7 +82,7 @@ fn one_connection_reaches_every_shared_queue_of_the_domain() {
         assert_eq!(arrived, expected);
         assert_eq!(memory.bytes().get::<u64>(3072).unwrap(), 5);
         assert_eq!(memory.bytes().get::<u64>(3080).unwrap(), 9);
-        let mut seen = vec![0; 8];
+        let mut seen = [0; 8];
         for (at, text) in [(0, &b"first"[..]), (64, b"second"), (2048, b"memory!!")] {
             memory.bytes().read(at, &mut seen[..text.len()]).unwrap();
             assert_eq!(&seen[..text.len()], text);
@@ -110,7 +110,7 @@ fn a_target_is_reset_and_connected_anew() {
         let sends = host.queue();
         let xrc = Arc::new(XrcDomain::open(&host.context).unwrap());
         let options = SharedReceiveQueueOptions::new(8);
-        let queue = XrcReceiveQueue::create(&host.domain, &xrc, &host.queue(), options).unwrap();
+        let queue = XrcReceiveQueue::create(&host.domain, &xrc, host.queue(), options).unwrap();
         let mut target = XrcTarget::create(&xrc).unwrap();
         let mut initiator = host.initiator(posting, &sends);
         for round in 0..2 {

@@ -3,7 +3,7 @@
 use std::{
     cell::Cell,
     ffi::{c_char, c_int},
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -303,6 +303,17 @@ impl SoftDevice {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// The IP address of a port, by which the connection manager finds it: that of its last GID that
+    /// is not link-local.
+    #[must_use]
+    pub fn address(&self, port: u8) -> Option<IpAddr> {
+        let fabric = fabric();
+        let port = fabric.device(self.number)?.description.port(port)?;
+        let routed = |gid: &[u8; 16]| !gid.starts_with(&[0xfe, 0x80]);
+        let gid = port.gids.iter().map(|entry| entry.gid).rfind(routed)?;
+        Some(Ipv6Addr::from(gid).to_canonical())
     }
 
     /// Makes the `nth` call of a verb from now fail with `errno`, 1 being the next call.

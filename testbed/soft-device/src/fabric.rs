@@ -14,6 +14,8 @@ use rdma_sys as c;
 use crate::{
     address::{AddressHandle, Membership},
     channel::Channel,
+    cm::Manager,
+    completion_counter::CompletionCounter,
     completion_queue::CompletionQueue,
     context::Context,
     control::Control,
@@ -26,7 +28,9 @@ use crate::{
     pair::{Lingering, QueuePair},
     shared_receive::SharedReceive,
     slab::Slab,
+    steering::{Flow, FlowCounters},
     verb::Verb,
+    work_queue::{IndirectionTable, WorkQueue},
     xrc::XrcDomain,
 };
 
@@ -46,6 +50,12 @@ pub(crate) struct Fabric {
     pub(crate) xrc_domains: Slab<XrcDomain>,
     pub(crate) memories: Slab<DeviceMemory>,
     pub(crate) attachments: Slab<Attachment>,
+    pub(crate) counters: Slab<CompletionCounter>,
+    pub(crate) flows: Slab<Flow>,
+    pub(crate) flow_counters: Slab<FlowCounters>,
+    pub(crate) work_queues: Slab<WorkQueue>,
+    pub(crate) tables: Slab<IndirectionTable>,
+    pub(crate) cm: Manager,
     /// Who is in which multicast group.
     pub(crate) members: Vec<Membership>,
     /// Receivers that failed while a message came, to be put into error once its sender is done.
@@ -93,6 +103,12 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     xrc_domains: Slab::starting_at(1),
     memories: Slab::starting_at(1),
     attachments: Slab::starting_at(1),
+    counters: Slab::starting_at(1),
+    flows: Slab::starting_at(1),
+    flow_counters: Slab::starting_at(1),
+    work_queues: Slab::starting_at(1),
+    tables: Slab::starting_at(1),
+    cm: Manager::new(),
     members: Vec::new(),
     broken: Vec::new(),
     waiting: Vec::new(),

@@ -252,15 +252,15 @@ pub(crate) fn check_access(access: u32) -> Outcome {
         | c::IBV_ACCESS_REMOTE_ATOMIC
         | c::IBV_ACCESS_MW_BIND
         | c::IBV_ACCESS_ZERO_BASED
+        // Every page is there already.
+        | c::IBV_ACCESS_ON_DEMAND
         | c::IBV_ACCESS_HUGETLB
         | c::IBV_ACCESS_FLUSH_GLOBAL
         | c::IBV_ACCESS_FLUSH_PERSISTENT
         | c::IB_UVERBS_ACCESS_OPTIONAL_RANGE;
     let remote = c::IBV_ACCESS_REMOTE_WRITE | c::IBV_ACCESS_REMOTE_ATOMIC;
     let writable = access & c::IBV_ACCESS_LOCAL_WRITE != 0;
-    if access & c::IBV_ACCESS_ON_DEMAND != 0 {
-        Err(libc::EOPNOTSUPP)
-    } else if access & !known != 0 || (access & remote != 0 && !writable) {
+    if access & !known != 0 || (access & remote != 0 && !writable) {
         Err(libc::EINVAL)
     } else {
         Ok(())

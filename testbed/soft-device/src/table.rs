@@ -9,8 +9,9 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    address, async_event, channel, completion_queue, context, device_memory, domain, efa, pair,
-    query, region, shared_receive, special_region, strings,
+    address, async_event, channel, cm, completion_counter, completion_queue, context,
+    device_memory, domain, efa, import, pair, query, rates, region, shared_receive, special_region,
+    strings,
 };
 
 /// The exported C functions, with the module that has each.
@@ -71,6 +72,26 @@ macro_rules! for_each_symbol {
             special_region::ibv_reg_mr_ex(pd: *mut c::ibv_pd, init: *mut c::ibv_mr_init_attr) -> *mut c::ibv_mr;
             special_region::ibv_rereg_mr(mr: *mut c::ibv_mr, flags: c_int, pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int;
             device_memory::ibv_dm_export_dmabuf_fd(dm: *mut c::ibv_dm) -> c_int;
+            import::ibv_import_device(fd: c_int) -> *mut c::ibv_context;
+            import::ibv_import_pd(context: *mut c::ibv_context, handle: u32) -> *mut c::ibv_pd;
+            import::ibv_unimport_pd(pd: *mut c::ibv_pd) -> ();
+            import::ibv_import_mr(pd: *mut c::ibv_pd, handle: u32) -> *mut c::ibv_mr;
+            import::ibv_unimport_mr(mr: *mut c::ibv_mr) -> ();
+            import::ibv_import_dm(context: *mut c::ibv_context, handle: u32) -> *mut c::ibv_dm;
+            import::ibv_unimport_dm(dm: *mut c::ibv_dm) -> ();
+            rates::ibv_query_port_speed(context: *mut c::ibv_context, port: u32, speed: *mut u64) -> c_int;
+            rates::ibv_rate_to_mbps(rate: c::ibv_rate) -> c_int;
+            rates::ibv_rate_to_mult(rate: c::ibv_rate) -> c_int;
+            completion_counter::_ibv_query_comp_cntr_caps(context: *mut c::ibv_context, caps: *mut c::ibv_comp_cntr_caps, size: usize) -> c_int;
+            completion_counter::ibv_create_comp_cntr(context: *mut c::ibv_context, attr: *mut c::ibv_comp_cntr_init_attr) -> *mut c::ibv_comp_cntr;
+            completion_counter::ibv_destroy_comp_cntr(counter: *mut c::ibv_comp_cntr) -> c_int;
+            completion_counter::ibv_set_comp_cntr(counter: *mut c::ibv_comp_cntr, value: u64) -> c_int;
+            completion_counter::ibv_set_err_comp_cntr(counter: *mut c::ibv_comp_cntr, value: u64) -> c_int;
+            completion_counter::ibv_inc_comp_cntr(counter: *mut c::ibv_comp_cntr, amount: u64) -> c_int;
+            completion_counter::ibv_inc_err_comp_cntr(counter: *mut c::ibv_comp_cntr, amount: u64) -> c_int;
+            completion_counter::ibv_read_comp_cntr(counter: *mut c::ibv_comp_cntr, value: *mut u64) -> c_int;
+            completion_counter::ibv_read_err_comp_cntr(counter: *mut c::ibv_comp_cntr, value: *mut u64) -> c_int;
+            completion_counter::ibv_qp_attach_comp_cntr(qp: *mut c::ibv_qp, counter: *mut c::ibv_comp_cntr, attr: *mut c::ibv_qp_attach_comp_cntr_attr) -> c_int;
             completion_queue::ibv_resize_cq(cq: *mut c::ibv_cq, capacity: c_int) -> c_int;
             strings::ibv_wc_status_str(status: c::ibv_wc_status) -> *const c_char;
             strings::ibv_event_type_str(event: c::ibv_event_type) -> *const c_char;
@@ -103,7 +124,9 @@ pub fn library() -> &'static c::Library {
         // long as the process runs, and returns the structs of rdma_sys.
         let library = unsafe { c::Library::new("soft-device", verbs) };
         // SAFETY: as above.
-        unsafe { library.with_efa(efa_table()) }
+        let library = unsafe { library.with_efa(efa_table()) };
+        // SAFETY: as above.
+        unsafe { library.with_connection_manager(connection_manager_table()) }
     });
     &LIBRARY
 }
@@ -122,5 +145,22 @@ fn efa_table() -> c::Efa {
         efadv_create_cq: Some(completion_queue::efadv_create_cq),
         efadv_cq_from_ibv_cq_ex: Some(completion_queue::efadv_cq_from_ibv_cq_ex),
         ..c::Efa::EMPTY
+    }
+}
+
+/// The functions of librdmacm.
+fn connection_manager_table() -> c::ConnectionManager {
+    macro_rules! table {
+        ($($name:ident)*) => { c::ConnectionManager { $($name: Some(cm::$name),)* ..c::ConnectionManager::EMPTY } };
+    }
+    table! {
+        rdma_create_event_channel rdma_destroy_event_channel rdma_get_cm_event rdma_ack_cm_event
+        rdma_event_str rdma_create_id rdma_destroy_id rdma_bind_addr rdma_resolve_addr
+        rdma_resolve_route rdma_create_qp rdma_create_qp_ex rdma_destroy_qp rdma_init_qp_attr
+        rdma_listen rdma_connect rdma_accept rdma_reject rdma_reject_ece rdma_establish rdma_notify
+        rdma_disconnect rdma_get_request rdma_join_multicast rdma_join_multicast_ex
+        rdma_leave_multicast rdma_migrate_id rdma_set_option rdma_get_src_port rdma_get_dst_port
+        rdma_set_local_ece rdma_get_remote_ece rdma_get_devices rdma_free_devices rdma_getaddrinfo
+        rdma_freeaddrinfo rdma_create_ep rdma_destroy_ep
     }
 }

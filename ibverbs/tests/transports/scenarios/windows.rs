@@ -15,10 +15,10 @@ const OPERATIONS: Operations = Operations::COMMON
 
 /// Two connected ends, a window, and memory that only a window opens.
 struct Stage<K> {
+    /// The first to go, so that it is unbound when the queue pair and the region go.
+    window: MemoryWindow<'static, K>,
     writer: End<Rc>,
     owner: End<Rc>,
-    /// Before the region, so that it is unbound when the region goes.
-    window: MemoryWindow<'static, K>,
     region: MemoryRegion<'static, Vec<u8>>,
 }
 
@@ -28,7 +28,7 @@ impl<K: WindowKind> Stage<K> {
         let (writer, owner) = host.connect(end(), end());
         let window = MemoryWindow::allocate(&host.domain).unwrap();
         let region = host.region(vec![0; 4096], Access::LOCAL_WRITE | Access::WINDOW_BIND);
-        Self { writer, owner, window, region }
+        Self { window, writer, owner, region }
     }
 
     /// Opens bytes 1024 to 2048.
@@ -62,10 +62,12 @@ fn a_bound_window_is_written_through<K: WindowKind>(host: &Host, posting: Postin
     let opened = stage.bind();
     assert_eq!(stage.write(&opened), CompletionStatus::SUCCESS);
     assert_eq!(stage.region_bytes(), b"through the window");
-    // Past its end the memory is closed, although the region goes on.
     opened.part(1000..1025).unwrap_err();
+    // Past its end the memory is closed, although the region goes on.
     let past = RemoteMemory::new(opened.address() + 1020, 100, opened.key()).unwrap();
-    assert_eq!(stage.write(&past), CompletionStatus::REMOTE_ACCESS_ERROR);
+    if crate::CHECKS_ENDS_OF_WINDOWS {
+        assert_eq!(stage.write(&past), CompletionStatus::REMOTE_ACCESS_ERROR);
+    }
 }
 
 #[test]
@@ -82,7 +84,7 @@ fn an_unbound_window_is_closed<K: WindowKind>(host: &Host, posting: Posting) {
     let mut stage = Stage::<K>::new(host, posting);
     let opened = stage.bind();
     assert_eq!(stage.write(&opened), CompletionStatus::SUCCESS);
-    stage.owner.pair.unbind_window(&mut stage.window, BindOptions::new(12)).unwrap();
+    stage.owner.pair.unbind_window(&mut stage.window, &stage.region, BindOptions::new(12)).unwrap();
     assert_eq!(stage.owner.sent().outcome().unwrap().id(), 12);
     assert_eq!(stage.window.bound(), None);
     assert_eq!(stage.write(&opened), CompletionStatus::REMOTE_ACCESS_ERROR);
@@ -115,7 +117,11 @@ fn a_window_of_type_2_is_bound_again_after_it_was_unbound() {
     run(|host, posting| {
         let mut stage = Stage::<Type2>::new(host, posting);
         let old = stage.bind();
-        stage.owner.pair.unbind_window(&mut stage.window, BindOptions::new(1)).unwrap();
+        stage
+            .owner
+            .pair
+            .unbind_window(&mut stage.window, &stage.region, BindOptions::new(1))
+            .unwrap();
         stage.owner.sent().outcome().unwrap();
         let new = stage.bind();
         assert_ne!(old.key(), new.key());
@@ -140,7 +146,9 @@ fn a_peer_takes_the_key_away_with_its_message() {
         stage.writer.sent().outcome().unwrap();
         let completion = stage.owner.received();
         let work = completion.outcome().unwrap();
-        assert_eq!(work.invalidated_key(), Some(opened.key()));
+        if crate::NAMES_INVALIDATED_KEYS {
+            assert_eq!(work.invalidated_key(), Some(opened.key()));
+        }
         assert_eq!(stage.owner.bytes(0, 4), b"done");
         stage.window.invalidated(opened.key());
         assert_eq!(stage.window.bound(), None);

@@ -1,6 +1,8 @@
 //! The soft device through the raw verbs.
 
 #[cfg(test)]
+mod connection;
+#[cfg(test)]
 mod control;
 #[cfg(test)]
 mod datagrams;
@@ -8,6 +10,8 @@ mod datagrams;
 mod engine;
 #[cfg(test)]
 mod events;
+#[cfg(test)]
+mod kept;
 #[cfg(test)]
 mod memory;
 #[cfg(test)]
@@ -18,6 +22,8 @@ mod reliable;
 mod scalable;
 #[cfg(test)]
 mod shared;
+#[cfg(test)]
+mod storm;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

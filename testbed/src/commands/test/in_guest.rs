@@ -110,7 +110,7 @@ struct Watched {
 impl Watched {
     fn boot(plan: &Plan<'_>, cache: &Cache, efa: efa::Options) -> Result<Self> {
         let mut guest = boot_with_efa(cache, plan.workspace, plan.memory, &efa)?;
-        let resources = query(&mut guest, &["rdma", "resource", "show"])?;
+        let resources = resources(&mut guest)?;
         query(&mut guest, &["dmesg", "--clear"])?;
         Ok(Self { guest, efa, resources })
     }
@@ -120,7 +120,7 @@ impl Watched {
         let mut complaints = Vec::new();
         let deadline = Instant::now() + SETTLING;
         loop {
-            let now = query(&mut self.guest, &["rdma", "resource", "show"])?;
+            let now = resources(&mut self.guest)?;
             if now == self.resources {
                 break;
             }
@@ -138,6 +138,18 @@ impl Watched {
         }
         Ok(complaints)
     }
+}
+
+/// The RDMA objects of programs. The kernel's own, such as the completion queues that it keeps for its
+/// NVMe target and initiator, stay as long as their device.
+fn resources(guest: &mut Guest) -> Result<String> {
+    let all = "for kind in ctx pd mr cq srq qp cm_id; do rdma resource show $kind; done";
+    Ok(of_programs(&query(guest, &["sh", "-c", all])?))
+}
+
+/// The lines about objects that a process has; those of the kernel name no process.
+fn of_programs(objects: &str) -> String {
+    objects.lines().filter(|line| line.contains(" pid ")).map(|line| format!("{line}\n")).collect()
 }
 
 fn query(guest: &mut Guest, words: &[&str]) -> Result<String> {
@@ -164,6 +176,13 @@ fn is_warning(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn objects_of_the_kernel_are_not_those_of_programs() {
+        let of_kernel = "dev rxe0 cqn 2 cqe 1023 users 1 poll-ctx WORKQUEUE comm [ib_core]\n";
+        let of_program = "dev rxe0 cqn 5 cqe 63 users 1 pid 163 comm kernel_rc\n";
+        assert_eq!(of_programs(&format!("{of_kernel}{of_program}")), of_program);
+    }
 
     #[test]
     fn warnings_are_told_from_the_rest_of_the_log() {

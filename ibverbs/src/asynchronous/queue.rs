@@ -1,0 +1,68 @@
+//! Completion queues that a task can wait for.
+
+use std::sync::Arc;
+
+use super::{Watched, sleep, watch};
+use crate::{
+    Completion, CompletionChannel, CompletionQueue, Context, Notification, Parent, Result,
+};
+
+/// A completion queue with a channel of its own that the runtime watches.
+///
+/// For requests on shared memory; see [`AsyncQueuePair`](crate::AsyncQueuePair) for buffers that are moved.
+#[derive(Debug)]
+pub struct AsyncCompletionQueue {
+    queue: Arc<CompletionQueue<'static>>,
+    /// Of `queue`, and of no other.
+    channel: Watched,
+}
+
+impl AsyncCompletionQueue {
+    /// Makes a queue for at least `capacity` completions. Enters the kernel, allocates.
+    ///
+    /// # Errors
+    ///
+    /// As for [`CompletionQueue::create`] and [`CompletionChannel::create`];
+    /// [`Error::Invalid`](crate::Error::Invalid) outside of a runtime.
+    ///
+    /// # Panics
+    ///
+    /// If the runtime was built without `enable_io`.
+    pub fn create(context: impl Into<Parent<'static, Context>>, capacity: u32) -> Result<Self> {
+        let context = context.into();
+        let channel = Arc::new(CompletionChannel::create(context.again())?);
+        let queue = CompletionQueue::builder(context, capacity).channel(&channel).create()?;
+        Ok(Self { queue: Arc::new(queue), channel: watch(&channel)? })
+    }
+
+    /// The queue, for queue pairs to report to and to be polled as usual.
+    #[must_use]
+    pub fn queue(&self) -> &Arc<CompletionQueue<'static>> {
+        &self.queue
+    }
+
+    /// Takes up to `slots.len()` completions off the queue, and waits for the first. Never returns none.
+    ///
+    /// Dropping the future loses nothing: completions leave the queue only in the step that returns them. Several tasks
+    /// may wait; each completion goes to one of them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`CompletionQueue::wait`].
+    pub async fn wait<'s>(&self, slots: &'s mut [Completion]) -> Result<&'s [Completion]> {
+        // A look at the start of each round, one after arming: as in `CompletionQueue::wait`.
+        let filled = loop {
+            let filled = self.queue.fill(slots)?;
+            if filled > 0 {
+                break filled;
+            }
+            self.queue.request_notification(Notification::Any)?;
+            let filled = self.queue.fill(slots)?;
+            if filled > 0 {
+                break filled;
+            }
+            sleep(&self.channel).await?;
+        };
+        Ok(&slots[..filled])
+    }
+}

@@ -1,0 +1,306 @@
+//! Completions as futures.
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use ibverbs::{
+    Access, AsyncCompletionQueue, AsyncQueuePair, Completion, Error, MemoryRegion, OwnedBuffer,
+    OwnedQueuePair, Rc, RejectReason, SendWr,
+};
+use soft_device::CompletionFault;
+use tokio::{
+    runtime::{Builder, Runtime},
+    time::{sleep, timeout},
+};
+
+use crate::support::{Bench, post_credits, send_signaled};
+
+const LONG: Duration = Duration::from_secs(20);
+
+type Pair = AsyncQueuePair<Rc, Vec<u8>>;
+
+fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
+}
+
+fn owned(bench: &Bench) -> [OwnedQueuePair<'static, Rc, Vec<u8>>; 2] {
+    let [a, b] = [(); 2].map(|()| OwnedQueuePair::create(&bench.domain, 8, 8).unwrap());
+    let (to_a, to_b) = (a.endpoint(&bench.port), b.endpoint(&bench.port));
+    [a.connect(&to_b, bench.options()).unwrap(), b.connect(&to_a, bench.options()).unwrap()]
+}
+
+fn buffer(bench: &Bench, bytes: &[u8]) -> OwnedBuffer<'static, Vec<u8>> {
+    OwnedBuffer::register(&bench.domain, bytes.to_vec()).unwrap()
+}
+
+/// Runs a test on two pairs; everything must be gone afterwards.
+fn on_pairs<F: Future<Output = ()>>(test: impl FnOnce(Arc<Bench>, Pair, Pair) -> F) {
+    let bench = Arc::new(Bench::new());
+    let runtime = runtime();
+    runtime.block_on(async {
+        let [a, b] = owned(&bench).map(|pair| AsyncQueuePair::new(pair).unwrap());
+        let ran = timeout(LONG * 2, test(Arc::clone(&bench), a, b)).await;
+        ran.unwrap();
+    });
+    drop(runtime);
+    Arc::into_inner(bench).unwrap().end();
+}
+
+#[test]
+fn messages_go_back_and_forth_between_tasks() {
+    on_pairs(|bench, a, b| async move {
+        let (a, b) = (Arc::new(a), Arc::new(b));
+        for _ in 0..4 {
+            b.post_receive(buffer(&bench, &[0; 16])).unwrap();
+        }
+        let echo = tokio::spawn({
+            let b = Arc::clone(&b);
+            async move {
+                for _ in 0..100 {
+                    let message = b.receive().await.unwrap();
+                    let length = message.received().unwrap().len();
+                    let answer = b.post(message.buffer, ..length, |part| SendWr::send(part));
+                    let answer = answer.unwrap().await.unwrap();
+                    answer.outcome().unwrap();
+                    b.post_receive(answer.buffer).unwrap();
+                }
+            }
+        });
+        let mut spare = buffer(&bench, &[0; 16]);
+        for round in 0..100_u8 {
+            a.post_receive(spare).unwrap();
+            let sent = a.send(buffer(&bench, &[round; 9])).unwrap().await.unwrap();
+            sent.outcome().unwrap();
+            let answer = a.receive().await.unwrap();
+            assert_eq!(answer.received().unwrap(), [round; 9]);
+            spare = answer.buffer;
+        }
+        echo.await.unwrap();
+        assert_eq!((a.in_flight(), b.in_flight()), (0, 4));
+    });
+}
+
+#[test]
+fn many_tasks_share_a_queue_pair_and_wait_for_room() {
+    on_pairs(|bench, a, b| async move {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+        let memory = MemoryRegion::register(&bench.domain, vec![0_u8; 4096], access).unwrap();
+        let a = Arc::new(a);
+        let tasks: Vec<_> = (0..32_u8)
+            .map(|task| {
+                let (a, bench) = (Arc::clone(&a), Arc::clone(&bench));
+                let at = u64::from(task) * 128;
+                let place = memory.remote().part(at..at + 128).unwrap();
+                tokio::spawn(async move {
+                    let mut bytes = buffer(&bench, &[task; 128]);
+                    for step in 0..3 {
+                        bytes = loop {
+                            let posted = if step == 1 {
+                                a.read(bytes, &place)
+                            } else {
+                                a.write(bytes, &place)
+                            };
+                            match posted.map_err(ibverbs::Rejected::into_parts) {
+                                Ok(transfer) => break transfer.await.unwrap().buffer,
+                                Err((back, RejectReason::Check(Error::OutOfRange { .. }))) => {
+                                    bytes = back;
+                                    a.room().await.unwrap();
+                                }
+                                Err((_, reason)) => panic!("{reason}"),
+                            }
+                        };
+                        assert_eq!(*bytes, [task; 128]);
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+        for task in 0..32_u8 {
+            assert_eq!(memory.bytes().to_vec()[usize::from(task) * 128], task);
+        }
+        drop(b);
+    });
+}
+
+/// Trap 16.
+#[test]
+fn dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion() {
+    on_pairs(|bench, a, b| async move {
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let memory = MemoryRegion::register(&bench.domain, vec![7_u8; 64], access).unwrap();
+        let from = memory.remote().part(0..64).unwrap();
+        bench.device.hold_completions();
+        let read = a.read(buffer(&bench, &[0; 64]), &from).unwrap();
+        let id = read.id();
+        timeout(Duration::from_millis(5), read).await.unwrap_err();
+        // Dropped, and still registered: the device could be writing.
+        let regions =
+            |leaks: Vec<String>| leaks.iter().filter(|leak| leak.contains("region")).count();
+        assert_eq!((regions(bench.device.leaks()), a.in_flight()), (2, 1));
+        assert!(a.claim().is_none());
+        bench.device.release_completions();
+        let claimed = loop {
+            match a.claim() {
+                Some(work) => break work,
+                None => sleep(Duration::from_millis(1)).await,
+            }
+        };
+        assert_eq!(claimed.id, id);
+        claimed.outcome().unwrap();
+        assert_eq!(*claimed.buffer, [7; 64]);
+        drop(b);
+    });
+}
+
+/// Trap 16.
+#[test]
+fn a_future_that_is_dropped_after_its_request_has_finished_leaves_it_to_be_claimed() {
+    on_pairs(|bench, a, b| async move {
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        let send = a.send(buffer(&bench, &[1; 8])).unwrap();
+        drop(b.receive().await.unwrap());
+        while a.in_flight() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        assert!(a.claim().is_none());
+        let id = send.id();
+        drop(send);
+        assert_eq!(a.claim().unwrap().id, id);
+    });
+}
+
+/// Trap 16.
+#[test]
+fn a_receive_that_is_given_up_loses_no_message() {
+    on_pairs(|bench, a, b| async move {
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        timeout(Duration::from_millis(5), b.receive()).await.unwrap_err();
+        let sent = a.send(buffer(&bench, b"precious")).unwrap().await.unwrap();
+        sent.outcome().unwrap();
+        assert_eq!(b.receive().await.unwrap().received().unwrap(), b"precious");
+    });
+}
+
+/// Trap 17.
+#[test]
+fn dropping_frees_at_once_and_ends_those_who_wait() {
+    on_pairs(|bench, a, b| async move {
+        bench.device.hold_completions();
+        b.post_receive(buffer(&bench, &[0; 64])).unwrap();
+        let send = a.send(buffer(&bench, &[1; 64])).unwrap();
+        let waiting = tokio::spawn(send);
+        tokio::task::yield_now().await;
+        drop(a);
+        let left = bench.device.leaks();
+        assert_eq!(left.iter().filter(|leak| leak.contains("region")).count(), 1, "{left:?}");
+        assert_eq!(left.iter().filter(|leak| leak.contains("queue pair")).count(), 1, "{left:?}");
+        let error = waiting.await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("was dropped"), "{error}");
+        bench.device.release_completions();
+        let closed = b.close().unwrap();
+        assert_eq!(closed.finished.len() + closed.unfinished.len(), 1);
+    });
+}
+
+#[test]
+fn a_queue_that_breaks_ends_those_who_wait_and_closing_gives_buffers_back() {
+    on_pairs(|bench, a, b| async move {
+        a.post_receive(buffer(&bench, &[3; 8])).unwrap();
+        // Until both have armed their queues and looked once more.
+        let calls = |verb| bench.device.calls(verb);
+        while calls("ibv_req_notify_cq") < 2 || calls("ibv_poll_cq") < 4 {
+            sleep(Duration::from_millis(1)).await;
+        }
+        bench.device.refuse("ibv_get_cq_event", 1, libc::EIO);
+        a.fail().unwrap();
+        let error = a.receive().await.unwrap_err();
+        assert_eq!(error.errno(), Some(libc::EIO));
+        let (_, reason) = a.send(buffer(&bench, &[0; 8])).unwrap_err().into_parts();
+        assert!(matches!(reason, RejectReason::Check(Error::Verb { .. })), "{reason}");
+        let closed = a.close().unwrap();
+        assert_eq!(closed.finished.len() + closed.unfinished.len(), 1);
+        drop(b);
+    });
+}
+
+#[test]
+fn a_device_that_reports_what_was_not_posted_ends_everything_as_flushed() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..2 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        bench.device.break_completion(1, CompletionFault::WorkRequestId(1 << 50));
+        drop(a.send(buffer(&bench, &[1; 8])).unwrap());
+        let failed = b.receive().await.unwrap();
+        failed.outcome().unwrap_err();
+    });
+}
+
+/// Trap 24.
+#[test]
+fn a_task_that_waits_for_a_queue_is_woken_for_every_completion() {
+    let bench = Bench::new();
+    let runtime = runtime();
+    runtime.block_on(async {
+        let queue = AsyncCompletionQueue::create(&bench.context, 256).unwrap();
+        let [a, b] = bench.pair(&bench.queue(), queue.queue());
+        let count = 5_000_u64;
+        let mut slots = Completion::slots::<8>();
+        for number in 0..count {
+            post_credits(&b, 1);
+            let sender = async {
+                for _ in 0..number % 3 {
+                    tokio::task::yield_now().await;
+                }
+                send_signaled(&a, number);
+                while a.send_queue().poll(&mut Completion::slots::<1>()).unwrap().is_empty() {}
+            };
+            let receiver = timeout(LONG, queue.wait(&mut slots));
+            let ((), found) = tokio::join!(sender, receiver);
+            assert_eq!(found.unwrap().unwrap().len(), 1, "message {number}");
+        }
+    });
+    drop(runtime);
+    bench.end();
+}
+
+#[test]
+fn several_tasks_wait_for_one_queue() {
+    let bench = Bench::new();
+    let runtime = runtime();
+    runtime.block_on(async {
+        let queue = Arc::new(AsyncCompletionQueue::create(&bench.context, 256).unwrap());
+        let [a, b] = bench.pair(&bench.queue(), queue.queue());
+        post_credits(&b, 60);
+        let tasks = [(); 3].map(|()| {
+            let queue = Arc::clone(&queue);
+            tokio::spawn(async move {
+                let mut slots = Completion::slots::<1>();
+                for _ in 0..20 {
+                    assert_eq!(queue.wait(&mut slots).await.unwrap().len(), 1);
+                }
+            })
+        });
+        for id in 0..60 {
+            send_signaled(&a, id);
+            sleep(Duration::from_micros(100)).await;
+        }
+        for task in tasks {
+            timeout(LONG, task).await.unwrap().unwrap();
+        }
+    });
+    drop(runtime);
+    bench.end();
+}
+
+#[test]
+fn outside_of_a_runtime_there_is_an_error_that_says_so() {
+    let bench = Bench::new();
+    let error = AsyncCompletionQueue::create(&bench.context, 4).unwrap_err();
+    assert!(error.to_string().contains("no tokio runtime"), "{error}");
+    let [a, b] = owned(&bench);
+    assert!(AsyncQueuePair::new(a).unwrap_err().to_string().contains("no tokio runtime"));
+    drop(b);
+    bench.end();
+}

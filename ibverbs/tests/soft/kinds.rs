@@ -1,0 +1,206 @@
+//! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool.
+
+use std::{io::ErrorKind, sync::Arc, thread};
+
+use ibverbs::{
+    Access, CompletionStatus, DeviceMemory, Error, ForkSupport, MemoryRegion, PoolOptions,
+    Prefetch, PrefetchMode, RegionPool, SendWr, fork_support_of, protect_forks_of,
+};
+use soft_device::SoftDevice;
+
+use crate::{
+    common::{ALL, Shape, pattern},
+    support::{assert_clean, open},
+};
+
+#[test]
+fn device_memory_is_reached_by_peers_and_by_copying() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, b) = host.ends(Shape::default());
+    let memory = DeviceMemory::allocate(&host.context, 256, 3).unwrap();
+    assert_eq!(memory.len(), 256);
+    memory.write(0, &pattern(1, 256)).unwrap();
+    memory.write(250, &[0; 7]).unwrap_err();
+
+    let region = MemoryRegion::register_device_memory(&host.domain, memory, 64..192, ALL).unwrap();
+    assert_eq!((region.address(), region.len()), (0, 128));
+    assert!(region.shared_bytes().is_none());
+    a.put(0, &pattern(2, 128));
+    let write = SendWr::write(a.memory.segment(..128).unwrap(), &region.remote().at(0).unwrap());
+    a.post(write.signaled());
+    a.sent().outcome().unwrap();
+
+    let memory = region.into_buffer().unwrap();
+    let mut bytes = vec![0; 256];
+    memory.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes[..64], pattern(1, 256)[..64]);
+    assert_eq!(bytes[64..192], pattern(2, 128));
+    assert_eq!(bytes[192..], pattern(1, 256)[192..]);
+    MemoryRegion::register_device_memory(&host.domain, memory, 0..257, ALL).unwrap_err();
+    drop((a, b, host));
+    assert_clean(&device);
+}
+
+#[test]
+fn device_memory_that_a_device_does_not_have_is_an_error() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    device.refuse("ibv_alloc_dm", 1, libc::ENOMEM);
+    let error = DeviceMemory::allocate(&host.context, 64, 0).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+}
+
+#[test]
+fn rights_are_changed_and_the_region_stays_owned() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, _b) = host.ends(Shape::default());
+    let mut region = host.region(vec![0; 64], Access::LOCAL_WRITE);
+    let attempt = |region: &MemoryRegion<'_, Vec<u8>>| {
+        let write = SendWr::write(a.memory.segment(..64).unwrap(), &region.remote().at(0).unwrap());
+        a.post(write.signaled());
+        a.sent().status()
+    };
+    region.change_access(ALL).unwrap();
+    assert_eq!(region.access(), ALL);
+    assert_eq!(attempt(&region), CompletionStatus::SUCCESS);
+
+    region.change_access(Access::REMOTE_WRITE).unwrap_err();
+    region.change_access(Access::LOCAL_WRITE).unwrap();
+    assert_eq!(attempt(&region), CompletionStatus::REMOTE_ACCESS_ERROR);
+
+    device.refuse("ibv_rereg_mr", 1, libc::ENOMEM);
+    let error = region.change_access(Access::READ_ONLY).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ENOMEM));
+    assert!(region.as_mut_slice().is_none(), "after a failure either set of rights may hold");
+    assert_eq!(region.into_buffer().unwrap().len(), 64);
+}
+
+#[test]
+fn pages_are_prefetched_for_regions_that_are_on_demand() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let region = host.region(vec![0; 8192], Access::LOCAL_WRITE | Access::ON_DEMAND);
+    let halves = [region.segment(..4096).unwrap(), region.segment(4096..).unwrap()];
+    for access in [Prefetch::Read, Prefetch::Write, Prefetch::Present] {
+        for mode in [PrefetchMode::Start, PrefetchMode::Wait] {
+            host.domain.prefetch(&halves, access, mode).unwrap();
+        }
+    }
+    device.refuse("ibv_advise_mr", 1, libc::EFAULT);
+    let error = host.domain.prefetch(&halves, Prefetch::Read, PrefetchMode::Start).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EFAULT));
+}
+
+#[test]
+fn what_is_written_to_a_null_region_is_dropped() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, b) = host.ends(Shape::default());
+    let nothing = MemoryRegion::null(&host.domain).unwrap();
+    b.put(0, &pattern(3, 64));
+    // The middle of what is read is not wanted.
+    let pieces = [
+        a.memory.segment(..16).unwrap(),
+        nothing.segment(..32).unwrap(),
+        a.memory.segment(16..32).unwrap(),
+    ];
+    let read = SendWr::read(&pieces, &b.memory.remote().part(0..64).unwrap());
+    a.post(read.signaled());
+    a.sent().outcome().unwrap();
+    assert_eq!(a.memory.bytes().to_vec()[..16], pattern(3, 64)[..16]);
+    assert_eq!(a.memory.bytes().to_vec()[16..32], pattern(3, 64)[48..]);
+}
+
+#[test]
+fn a_pool_registers_once_and_lends_again() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let options = PoolOptions::new(ALL).smallest_block(1000).slab_length(1 << 16);
+    let pool = RegionPool::new(&host.domain, options);
+    let first = pool.lend(100).unwrap();
+    assert_eq!((first.len(), first.bytes().len()), (100, 100));
+    first.segment(0..101).unwrap_err();
+    let address = first.remote().address();
+    drop(first);
+    let second = pool.lend(1024).unwrap();
+    assert_eq!(second.remote().address(), address, "the block that came back is lent first");
+    let statistics = pool.statistics();
+    assert_eq!((statistics.registrations, statistics.reused), (1, 1));
+    assert_eq!((statistics.registered, statistics.lent), (1 << 16, 1024));
+    drop(second);
+    pool.release_idle();
+    assert_eq!(pool.statistics().registered, 0);
+    drop((pool, host));
+    assert_clean(&device);
+}
+
+#[test]
+fn a_pool_keeps_to_its_bound_and_makes_room_out_of_what_is_idle() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let options = PoolOptions::new(ALL).slab_length(8192).most_registered(16384);
+    let pool = RegionPool::new(&host.domain, options);
+    let held: Vec<_> = (0..4).map(|_| pool.lend(4096).unwrap()).collect();
+    let error = pool.lend(4096).unwrap_err();
+    assert!(matches!(error, Error::OutOfRange { maximum: 16384, .. }), "{error}");
+    drop(held);
+    // Another size of block needs a slab of its own, for which an idle one goes.
+    let large = pool.lend(16384).unwrap();
+    assert_eq!(large.len(), 16384);
+    assert_eq!(pool.statistics().released, 2);
+    pool.lend(0).unwrap_err();
+    pool.lend(16385).unwrap_err();
+}
+
+#[test]
+fn blocks_of_a_pool_do_not_overlap_whoever_borrows_them() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let pool = RegionPool::new(&host.domain, PoolOptions::new(ALL).slab_length(1 << 16));
+    thread::scope(|scope| {
+        for seed in 0..4_u8 {
+            let pool = pool.clone();
+            scope.spawn(move || {
+                for round in 0..200_usize {
+                    let block = pool.lend(64 + round * 16).unwrap();
+                    block.bytes().write(0, &pattern(seed, block.len())).unwrap();
+                    thread::yield_now();
+                    assert_eq!(block.bytes().to_vec(), pattern(seed, block.len()));
+                }
+            });
+        }
+    });
+    assert_eq!(pool.statistics().lent, 0);
+}
+
+#[test]
+fn memory_out_of_a_pool_is_written_by_peers_within_its_bounds() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let (a, _b) = host.ends(Shape::default());
+    let pool = RegionPool::new(Arc::clone(&host.domain), PoolOptions::new(ALL));
+    let (before, block) = (pool.lend(4096).unwrap(), pool.lend(4096).unwrap());
+    a.put(0, &pattern(5, 4096));
+    let write = SendWr::write(a.memory.segment(..4096).unwrap(), &block.remote().at(0).unwrap());
+    a.post(write.signaled());
+    a.sent().outcome().unwrap();
+    assert_eq!(block.bytes().to_vec(), pattern(5, 4096));
+    assert_eq!(before.bytes().to_vec(), [0; 4096]);
+}
+
+#[test]
+fn forks_are_protected_or_need_no_protection() {
+    let library = soft_device::library();
+    let before = fork_support_of(library).unwrap();
+    match protect_forks_of(library) {
+        Ok(()) => assert_ne!(fork_support_of(library).unwrap(), ForkSupport::Disabled),
+        Err(error) => {
+            // Too late once memory is registered, by whichever test came first.
+            let kind = std::error::Error::source(&error).map(ToString::to_string);
+            assert_eq!(error.errno(), Some(libc::EINVAL), "{kind:?} {:?}", ErrorKind::InvalidInput);
+            assert_eq!(fork_support_of(library).unwrap(), before);
+        }
+    }
+}
