@@ -342,6 +342,9 @@ fn unsupported_remedy(verb: &str) -> &'static str {
     }
 }
 
+/// An errno that the kernel keeps to itself, mostly.
+const KERNEL_ENOTSUPP: i32 = 524;
+
 fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
     let text = match (verb, errno) {
         ("ibv_get_device_list", libc::ENOSYS) => {
@@ -402,6 +405,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         }
         ("rdma_connect" | "rdma_accept", libc::ECONNRESET | libc::ENOTCONN) => {
             "the peer has given up meanwhile"
+        }
+        ("rdma_join_multicast_ex", KERNEL_ENOTSUPP) => {
+            "over RoCE v2 the kernel joins IPv4 groups only"
         }
         (_, libc::EBUSY) => "other objects still depend on it",
         _ => return None,
