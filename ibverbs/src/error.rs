@@ -395,6 +395,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         ("rdma_bind_addr" | "rdma_resolve_addr", libc::EADDRNOTAVAIL | libc::ENODEV) => {
             "no RDMA device of this machine has this address; see `ip address` and `rdma link`"
         }
+        ("rdma_resolve_addr", libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            "no route of this machine leads there; see `ip route get`"
+        }
         ("rdma_bind_addr", libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE",
         ("rdma_connect" | "rdma_accept" | "rdma_reject", libc::EINVAL) => {
             "the private data is longer than the message has room for, or the connection is not in a \
