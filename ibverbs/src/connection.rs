@@ -13,6 +13,10 @@
 //! | connect | [`Request::accept`] | [`Route::connect`] |
 //! | transfer | [`Connection::queue_pair`] | [`Connection::queue_pair`] |
 //!
+//! For datagrams, [`DatagramListener`] tells the number and the key of a queue pair to whoever finds it by
+//! [`resolve_datagrams`](RouteBuilder::resolve_datagrams) and [`look_up`](DatagramRoute::look_up), and [`MulticastGroup`] joins a
+//! group.
+//!
 //! Each step that waits has a form that does not (`start…`, then `try_finish`) on an object that is a file descriptor.
 //! Below that are [`EventChannel`] and [`Identifier`], the connection manager's own objects.
 //!
@@ -22,18 +26,22 @@
 
 mod address;
 mod channel;
+mod datagram;
 mod event;
 mod identifier;
 mod listener;
+mod multicast;
 mod parameters;
 mod progress;
 mod reason;
 mod route;
 
 pub use channel::EventChannel;
+pub use datagram::{DatagramListener, DatagramPeer, DatagramRequest, DatagramRoute, LookingUp};
 pub use event::{Event, EventKind};
 pub use identifier::{Identifier, IdentifierNumber, PortSpace};
 pub use listener::{Listener, ListenerBuilder, Request};
+pub use multicast::{MemberKind, MulticastGroup};
 pub use parameters::Parameters;
 pub use progress::Connecting;
 pub use reason::RejectReason;

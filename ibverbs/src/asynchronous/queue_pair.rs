@@ -191,7 +191,7 @@ impl<T: Connected + Receiving, B: HostBuffer> AsyncQueuePair<T, B> {
     }
 }
 
-impl<T: Connected + RemoteWrite, B: HostBuffer> AsyncQueuePair<T, B> {
+impl<T: Connected + Receiving + RemoteWrite, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Writes a whole buffer into the peer's memory.
     ///
     /// # Errors
@@ -206,7 +206,7 @@ impl<T: Connected + RemoteWrite, B: HostBuffer> AsyncQueuePair<T, B> {
     }
 }
 
-impl<T: Connected + RemoteRead, B: HostBuffer> AsyncQueuePair<T, B> {
+impl<T: Connected + Receiving + RemoteRead, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Fills a whole buffer from the peer's memory; see [`OwnedQueuePair::post_read`].
     ///
     /// # Errors

@@ -165,13 +165,14 @@ impl<'a> CompletionQueueBuilder<'a> {
         let verb = Verb::new("ibv_create_cq_ex");
         let overrun =
             if self.ignore_overrun { rdma_sys::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN } else { 0 };
+        // Failures name their queue pair; C has no flag for the operation, which is always there.
+        let wanted = (fields | CompletionFields::QUEUE_PAIR) - CompletionFields::OPERATION;
         let mut attributes = rdma_sys::ibv_cq_init_attr_ex {
             cqe: self.capacity,
             cq_context: ptr::without_provenance_mut(id.user_data()),
             channel: self.raw_channel(),
             comp_vector: self.vector,
-            // Failures name their queue pair.
-            wc_flags: (fields | CompletionFields::QUEUE_PAIR).bits(),
+            wc_flags: wanted.bits(),
             comp_mask: if overrun == 0 { 0 } else { rdma_sys::IBV_CQ_INIT_ATTR_MASK_FLAGS },
             flags: overrun,
             parent_domain: ptr::null_mut(),

@@ -1,6 +1,8 @@
 //! Identifiers: one end of a connection, or of one to be.
 #![expect(unsafe_code, reason = "owns an rdma_cm_id")]
 
+mod datagram;
+
 use std::{
     ffi::{c_int, c_void},
     fmt,

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 
 mod connect;
+mod datagrams;
 mod failures;
 mod interoperation;
 mod lifetimes;
