@@ -122,11 +122,11 @@ pub(crate) unsafe extern "C" fn ibv_destroy_comp_cntr(counter: *mut c::ibv_comp_
 fn count<T>(
     context: ContextRef,
     number: u32,
-    which: Which,
+    (verb, which): (Verb, Which),
     act: impl FnOnce(&mut u64) -> T,
 ) -> Outcome<T> {
     let mut fabric = fabric();
-    fabric.enter(context.device, Verb::ibv_read_comp_cntr)?;
+    fabric.enter(context.device, verb)?;
     let counter = fabric.counters.get_mut(number).ok_or(libc::EINVAL)?;
     Ok(act(match which {
         Which::Good => &mut counter.good,
@@ -145,7 +145,8 @@ macro_rules! changes {
             ) -> c_int {
                 // SAFETY: the caller gives a live counter.
                 let (context, number) = unsafe { named(counter) };
-                status(count(context, number, Which::$which, |$count| *$count = $new))
+                let which = (Verb::$name, Which::$which);
+                status(count(context, number, which, |$count| *$count = $new))
             }
         )*
     };
@@ -169,7 +170,8 @@ macro_rules! reads {
             ) -> c_int {
                 // SAFETY: the caller gives a live counter.
                 let (context, number) = unsafe { named(counter) };
-                status(count(context, number, Which::$which, |count| *count).map(|count| {
+                let which = (Verb::$name, Which::$which);
+                status(count(context, number, which, |count| *count).map(|count| {
                     // SAFETY: the caller gives a place for the count.
                     unsafe { value.write(count) };
                 }))
