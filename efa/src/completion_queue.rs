@@ -9,7 +9,11 @@ use std::{
 
 use ibverbs::{CompletionChannel, CompletionFields, CompletionQueue, Context, Parent};
 
-use crate::{EfaCapabilities, Result, error::efa_verb, length_of, query_device};
+use crate::{
+    EfaCapabilities, Result,
+    error::{efa_verb, with_remedy},
+    length_of, query_device,
+};
 
 /// Begins a queue for at least `capacity` completions on a context, borrowed (`&context`) or shared
 /// (`&Arc<Context>`).
@@ -102,7 +106,9 @@ impl<'a> CompletionQueueBuilder<'a> {
         self
     }
 
-    /// Puts the queue into memory of the caller, such as that of a GPU.
+    /// Puts the queue into memory of the caller, such as that of a GPU. The device must reach it in one piece:
+    /// physically contiguous, unless an IOMMU makes it so, and as long as the rounded capacity times the size of
+    /// an entry, 32 bytes, times the parts that the device divides a queue into, usually 1.
     ///
     /// # Safety
     ///
@@ -157,7 +163,10 @@ impl<'a> CompletionQueueBuilder<'a> {
         // SAFETY: context and channel are held; both structs are valid, and the second is at least of the
         // length that is passed on.
         let raw = unsafe { create(context, &raw mut common, &raw mut own, length) };
-        let raw = verb.object(raw)?;
+        let raw = verb.object(raw).map_err(|error| match error.errno() {
+            Some(libc::EINVAL) if self.memory.is_some() => with_remedy(error, TOO_SHORT),
+            _ => error,
+        })?;
         // SAFETY: just made on this context, with this channel and these fields, and not armed.
         let queue =
             unsafe { CompletionQueue::from_raw(raw, self.fields, self.channel, self.context) };
@@ -191,6 +200,9 @@ impl<'a> CompletionQueueBuilder<'a> {
         }
     }
 }
+
+const TOO_SHORT: &str = "the memory of the queue is shorter than its entries, or not in one piece for the device; \
+                         hugepages, or the memory of a GPU, are";
 
 /// The struct as it was before queues could lie in memory of the caller.
 const LENGTH_WITHOUT_MEMORY: u32 = 16;

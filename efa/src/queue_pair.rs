@@ -114,6 +114,10 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
             let made = inner.posting(Posting::Extended).create();
             return Ok(made.map_err(|error| explained(error, &attributes))?);
         }
+        if own.wr_flags != 0 {
+            // A library that does not know the field takes it for a mistake.
+            efa_verb!(library, efadv_qp_from_ibv_qp_ex)?;
+        }
         let (verb, create) = efa_verb!(library, efadv_create_qp_ex)?;
         let make = |context, common: &mut rdma_sys::ibv_qp_init_attr_ex| {
             let length = length_of(&own);
@@ -135,7 +139,7 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn prepare(self, port: &LocalPort, queue_key: QueueKey) -> Result<QueuePair<'a, T>> {
         let retries = self.receiver_not_ready_retries;
-        prepare(self.create()?, port, queue_key, retries)
+        bring_up(self.create()?, port, queue_key, retries)
     }
 
     /// What the device must have for this.
@@ -187,7 +191,7 @@ impl QueuePairBuilder<'_, Srd> {
         Self { unsolicited_write_receives: true, ..self }
     }
 
-    /// Lets writes carry inline bytes too; otherwise only sends do. Needs rdma-core 63 or later and a device with
+    /// Lets writes carry inline bytes too; otherwise only sends do. Needs a recent rdma-core and a device with
     /// wide requests.
     #[doc(alias = "EFADV_QP_FLAGS_INLINE_WRITE")]
     pub fn inline_writes(self) -> Self {
@@ -208,8 +212,23 @@ impl QueuePairBuilder<'_, Srd> {
     }
 }
 
+/// Makes a queue pair of EFA that was [created](QueuePairBuilder::create) ready to send and receive on a port of this side, when
+/// something had to be done before; otherwise [`QueuePairBuilder::prepare`] does it at once. Enters the kernel.
+///
+/// # Errors
+///
+/// [`Transition`](ibverbs::Error::Transition) if the device refuses a state. The queue pair is dropped then.
+#[doc(alias = "ibv_modify_qp")]
+pub fn prepare<'a, T: EfaTransport>(
+    pair: QueuePair<'a, T, Reset>,
+    port: &LocalPort,
+    queue_key: QueueKey,
+) -> Result<QueuePair<'a, T>> {
+    bring_up(pair, port, queue_key, None)
+}
+
 /// Brings a queue pair from reset to ready.
-fn prepare<'a, T: EfaTransport>(
+fn bring_up<'a, T: EfaTransport>(
     pair: QueuePair<'a, T, Reset>,
     port: &LocalPort,
     queue_key: QueueKey,

@@ -3,6 +3,8 @@
 
 #[path = "scenarios/dma_buf.rs"]
 mod dma_buf;
+#[path = "scenarios/extras.rs"]
+mod extras;
 #[path = "scenarios/failures.rs"]
 mod failures;
 mod support;

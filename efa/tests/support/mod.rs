@@ -59,16 +59,6 @@ impl Lane {
         Self { context, port, domain, queue }
     }
 
-    /// The same on a device that refuses the first command of each kind.
-    pub(crate) fn open_patiently(number: usize) -> Self {
-        let context = efa::devices().unwrap()[number].open().unwrap();
-        // Each refusal is one call; what is made here goes again.
-        drop(ProtectionDomain::allocate(&context));
-        drop(CompletionQueue::create(&context, 16));
-        drop(context);
-        Self::open(number)
-    }
-
     /// The same with a completion queue that tells sender GIDs and unsolicited writes.
     pub(crate) fn telling(number: usize) -> Self {
         let lane = Self::open(number);
@@ -191,6 +181,16 @@ impl Both {
     ) -> Self {
         let near_pair = options(near.builder()).prepare(&near.port, KEY).unwrap();
         let far_pair = options(far.builder()).prepare(&far.port, KEY).unwrap();
+        Self::of(near, far, near_pair, far_pair)
+    }
+
+    /// Given queue pairs, which get to know each other.
+    pub(crate) fn of(
+        near: Lane,
+        far: Lane,
+        near_pair: QueuePair<'static, Srd>,
+        far_pair: QueuePair<'static, Srd>,
+    ) -> Self {
         let (to_far, _to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
         Self { near, far, near_pair, far_pair, to_far, _to_near }
     }
