@@ -169,6 +169,34 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
         Ok(Self { region, buffer: ManuallyDrop::new(owner.into_raw()), domain })
     }
 
+    /// Registers memory by an address that a kernel module of its device knows, such as device pointers of CUDA with
+    /// `nvidia_peermem`, together with its owner.
+    ///
+    /// The CPU need not reach it there: the region has no [`Region::shared_bytes`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`ProtectionDomain::register`]; `EFAULT` if no module knows the address. The owner is dropped then.
+    ///
+    /// # Safety
+    ///
+    /// Until the region is dropped or closed, with success, no reference exists to the bytes that a
+    /// device may write, and `owner` keeps the memory from being given to somebody else.
+    #[doc(alias = "ibv_reg_mr")]
+    pub unsafe fn register_peer_memory(
+        domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+        owner: B,
+        address: NonNull<u8>,
+        length: usize,
+        access: Access,
+    ) -> Result<Self> {
+        access.check_for_region()?;
+        let domain = domain.into();
+        // SAFETY: the caller keeps the same promises, and nobody reads or writes through the region.
+        let region = unsafe { register_host(&domain, address, length, access) }?.out_of_reach();
+        Ok(Self { region, buffer: ManuallyDrop::new(owner.into_raw()), domain })
+    }
+
     /// Puts a region together from its parts.
     ///
     /// # Safety

@@ -45,6 +45,11 @@ impl Region {
         Self { raw, library, address, length, access, host }
     }
 
+    /// The same registration, of memory that the CPU does not reach at its address.
+    pub(crate) fn out_of_reach(self) -> Self {
+        Self { host: None, ..self }
+    }
+
     /// Ends the registration. After an `Ok` no device touches the memory. Enters the kernel.
     #[doc(alias = "ibv_dereg_mr")]
     pub(crate) fn deregister(&mut self) -> Result<()> {

@@ -1,7 +1,8 @@
 //! A device for an example: a real one, or else the one in software.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
+use cuda_engine::CudaEngine;
 use ibverbs::{Device, DeviceSelector, Devices};
 use soft_device::SoftDevice;
 
@@ -33,8 +34,7 @@ pub fn any_device(world: &World, selector: &DeviceSelector) -> Result<Device, An
             "a device in software serves the ranks of one process only, and these are several";
         return Err(format!("{}; {reason}", chain(&error)).into());
     }
-    static SOFTWARE: OnceLock<SoftDevice> = OnceLock::new();
-    let software = SOFTWARE.get_or_init(SoftDevice::new);
+    let software = software();
     world.say(format!("using {}, a device in software inside this process", software.name()));
     if world.rank() == 0 {
         world.say(format!("(no real device: {})", chain(&error)));
@@ -42,4 +42,24 @@ pub fn any_device(world: &World, selector: &DeviceSelector) -> Result<Device, An
     let devices = Devices::of(soft_device::library())?;
     let device = devices.by_name(software.name());
     Ok(device.ok_or("the device in software is not in its own list")?.clone())
+}
+
+/// As [`any_device`], for memory of GPUs: the device in software moves its bytes with CUDA copies.
+///
+/// # Errors
+///
+/// As for [`any_device`].
+pub fn any_device_for_gpus(world: &World, selector: &DeviceSelector) -> Result<Device, AnyError> {
+    static ENGINE: OnceLock<Arc<CudaEngine>> = OnceLock::new();
+    let device = any_device(world, selector)?;
+    if device.name() == software().name() {
+        ENGINE.get_or_init(|| CudaEngine::install(software()));
+    }
+    Ok(device)
+}
+
+/// The device in software of this process.
+fn software() -> &'static SoftDevice {
+    static SOFTWARE: OnceLock<SoftDevice> = OnceLock::new();
+    SOFTWARE.get_or_init(SoftDevice::new)
 }

@@ -42,7 +42,7 @@ mod placement;
 mod verbs;
 mod world;
 
-pub use device::any_device;
+pub use device::{any_device, any_device_for_gpus};
 pub use error::{AnyError, Error, Result, chain};
 pub use launch::{launch, report, run};
 pub use pattern::{check_pattern, pattern};

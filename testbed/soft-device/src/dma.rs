@@ -50,6 +50,17 @@ pub trait DmaEngine: Send + Sync {
     /// The transfer failed; the work request ends with `IBV_WC_GENERAL_ERR`.
     fn write(&self, at: DmaAddress<'_>, bytes: &[u8]) -> io::Result<()>;
 
+    /// Copies bytes from one memory that the engine reaches to another, without the processor; `None` if they are
+    /// to be read and written. It cannot unless it says so.
+    fn copy(
+        &self,
+        _from: DmaAddress<'_>,
+        _to: DmaAddress<'_>,
+        _length: u64,
+    ) -> Option<io::Result<()>> {
+        None
+    }
+
     /// Whether the engine wants files that the processor can map, too. It does not unless it says so.
     fn prefers_mappable(&self) -> bool {
         false
@@ -146,6 +157,29 @@ impl Fabric {
             iova,
             unflushed,
         })))
+    }
+
+    /// Copies between two attachments by their engine alone; `false` if that cannot be done.
+    pub(crate) fn copy_attached(
+        &mut self,
+        (from, from_offset): (u32, u64),
+        (to, to_offset): (u32, u64),
+        length: usize,
+    ) -> Result<bool, EngineFailed> {
+        if self.holds_inbound(to) {
+            return Ok(false);
+        }
+        for each in [from, to] {
+            self.attachments.get_mut(each).ok_or(EngineFailed)?.flush()?;
+        }
+        let source = self.attachments.get(from).ok_or(EngineFailed)?;
+        let target = self.attachments.get(to).ok_or(EngineFailed)?;
+        if !Arc::ptr_eq(&source.engine.0, &target.engine.0) {
+            return Ok(false);
+        }
+        let length = u64::try_from(length).map_err(|_| EngineFailed)?;
+        let copied = source.engine.0.copy(source.at(from_offset), target.at(to_offset), length);
+        copied.transpose().map(|done| done.is_some()).map_err(|_| EngineFailed)
     }
 
     /// Takes a dma-buf back from its engine. What was held back is written first.

@@ -46,6 +46,14 @@ impl Fabric {
     ///
     /// As for [`Fabric::transfer`], for `length` bytes on both sides.
     unsafe fn copy(&mut self, from: Place, to: Place, length: usize) -> Result<(), EngineFailed> {
+        if let (
+            Place::Engine { attachment: source, offset: start },
+            Place::Engine { attachment: target, offset: place },
+        ) = (from, to)
+            && self.copy_attached((source, start), (target, place), length)?
+        {
+            return Ok(());
+        }
         match (from, to) {
             (_, Place::Nowhere) => {}
             (Place::Host(from), Place::Host(to)) => {

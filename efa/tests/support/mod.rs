@@ -1,11 +1,5 @@
 //! Devices, queue pairs and memory of the guest's EFA devices.
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise, and says what it skipped"
-)]
-#![allow(dead_code, reason = "each test program needs a part of it")]
+pub(crate) mod memory_file;
 
 use std::{
     env,
@@ -65,6 +59,13 @@ impl Lane {
         Self { context, port, domain, queue }
     }
 
+    /// The same with a completion queue that tells sender GIDs and unsolicited writes.
+    pub(crate) fn telling(number: usize) -> Self {
+        let lane = Self::open(number);
+        let queue = efa::completion_queue(&lane.context, 256).sender_gids().unsolicited();
+        Self { queue: Arc::new(queue.create().unwrap()), ..lane }
+    }
+
     /// Begins an SRD queue pair.
     pub(crate) fn builder(&self) -> QueuePairBuilder<'static, Srd> {
         efa::queue_pair(&self.domain, &self.queue, &self.queue)
@@ -91,7 +92,16 @@ impl Lane {
 
     /// Registers memory with every right.
     pub(crate) fn memory(&self, bytes: Vec<u8>) -> MemoryRegion<'static, Vec<u8>> {
-        MemoryRegion::register(&self.domain, bytes, ALL).unwrap()
+        self.memory_with(bytes, ALL)
+    }
+
+    /// Registers memory with some rights.
+    pub(crate) fn memory_with(
+        &self,
+        bytes: Vec<u8>,
+        access: Access,
+    ) -> MemoryRegion<'static, Vec<u8>> {
+        MemoryRegion::register(&self.domain, bytes, access).unwrap()
     }
 
     /// Takes `count` completions, in whatever order they come.
@@ -109,6 +119,13 @@ impl Lane {
             thread::yield_now();
         }
         all
+    }
+
+    /// Takes `count` completions, each of which must be a success.
+    pub(crate) fn successes(&self, count: usize) {
+        for done in self.completions(count) {
+            done.outcome().unwrap();
+        }
     }
 
     /// Takes one completion.
@@ -139,8 +156,8 @@ pub(crate) struct Both {
     pub(crate) far_pair: QueuePair<'static, Srd>,
     /// The far queue pair, as the near side knows it.
     pub(crate) to_far: Peer<'static>,
-    /// The near queue pair, as the far side knows it.
-    pub(crate) to_near: Peer<'static>,
+    /// The near queue pair, as the far side knows it: RDMA needs it.
+    _to_near: Peer<'static>,
 }
 
 impl Both {
@@ -153,11 +170,29 @@ impl Both {
     pub(crate) fn with(
         options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
     ) -> Self {
-        let (near, far) = (Lane::open(0), Lane::open(1));
+        Self::between(Lane::open(0), Lane::open(1), options)
+    }
+
+    /// The same between given lanes.
+    pub(crate) fn between(
+        near: Lane,
+        far: Lane,
+        options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
+    ) -> Self {
         let near_pair = options(near.builder()).prepare(&near.port, KEY).unwrap();
         let far_pair = options(far.builder()).prepare(&far.port, KEY).unwrap();
-        let (to_far, to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
-        Self { near, far, near_pair, far_pair, to_far, to_near }
+        Self::of(near, far, near_pair, far_pair)
+    }
+
+    /// Given queue pairs, which get to know each other.
+    pub(crate) fn of(
+        near: Lane,
+        far: Lane,
+        near_pair: QueuePair<'static, Srd>,
+        far_pair: QueuePair<'static, Srd>,
+    ) -> Self {
+        let (to_far, _to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
+        Self { near, far, near_pair, far_pair, to_far, _to_near }
     }
 }
 
