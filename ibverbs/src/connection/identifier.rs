@@ -265,7 +265,7 @@ impl Identifier {
         self.check_event(&answer)?;
         if answer.kind() == EventKind::ESTABLISHED && answer.status() == 0 {
             // iWARP: the kernel has made the queue pair ready, and the peer knows.
-            return queue_pair.change(Transition::nothing());
+            return queue_pair.change(Transition::within());
         }
         answer.expect(EventKind::CONNECT_RESPONSE)?;
         let receiving = self.make_ready_to_receive(queue_pair, parameters, None)?;

@@ -20,11 +20,6 @@ impl Transition {
         Self { attributes, mask: rdma_sys::IBV_QP_STATE }
     }
 
-    /// No change in the device, which is in the new state already.
-    pub(crate) fn nothing() -> Self {
-        Self { attributes: ibv_qp_attr::default(), mask: 0 }
-    }
-
     /// A change whose attributes the kernel's connection manager has filled in.
     pub(crate) fn given(attributes: ibv_qp_attr, mask: u32) -> Self {
         // Bits 21 to 24 are the kernel's own (addresses of the Ethernet link), which no library takes back.
@@ -54,7 +49,7 @@ impl Transition {
     }
 
     /// A change of attributes that leaves the state as it is.
-    pub(super) fn within() -> Self {
+    pub(crate) fn within() -> Self {
         Self { attributes: ibv_qp_attr::default(), mask: 0 }
     }
 
