@@ -29,7 +29,8 @@ pub fn completion_queue<'a>(
         capacity,
         channel: None,
         vector: 0,
-        fields: CompletionFields::BYTE_LENGTH
+        fields: CompletionFields::OPERATION
+            | CompletionFields::BYTE_LENGTH
             | CompletionFields::IMMEDIATE
             | CompletionFields::QUEUE_PAIR
             | CompletionFields::SOURCE_QUEUE_PAIR
@@ -86,7 +87,7 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// service level.
     #[doc(alias = "wc_flags")]
     pub fn fields(mut self, fields: CompletionFields) -> Self {
-        self.fields = fields | CompletionFields::QUEUE_PAIR;
+        self.fields = fields | CompletionFields::QUEUE_PAIR | CompletionFields::OPERATION;
         self
     }
 
@@ -150,7 +151,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             cq_context: ptr::null_mut(),
             channel: channel.map_or(ptr::null_mut(), |channel| channel.as_raw()),
             comp_vector: self.vector,
-            wc_flags: self.fields.bits(),
+            wc_flags: self.fields.difference(CompletionFields::OPERATION).bits(),
             comp_mask: 0,
             flags: 0,
             parent_domain: ptr::null_mut(),

@@ -17,7 +17,8 @@
 //! [`resolve_datagrams`](RouteBuilder::resolve_datagrams) and [`look_up`](DatagramRoute::look_up), and [`MulticastGroup`] joins a
 //! group.
 //!
-//! Each step that waits has a form that does not (`start…`, then `try_finish`) on an object that is a file descriptor.
+//! Each step that waits has a form that does not (`start…`, then `try_finish`) on an object that is a file descriptor. With
+//! the feature `tokio` that object can be awaited.
 //! Below that are [`EventChannel`] and [`Identifier`], the connection manager's own objects.
 //!
 //! Queue pairs are made as everywhere in this crate, with the sizes, the way of posting and the completion queues that the
@@ -35,6 +36,8 @@ mod parameters;
 mod progress;
 mod reason;
 mod route;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 pub use channel::EventChannel;
 pub use datagram::{DatagramListener, DatagramPeer, DatagramRequest, DatagramRoute, LookingUp};
@@ -46,6 +49,8 @@ pub use parameters::Parameters;
 pub use progress::Connecting;
 pub use reason::RejectReason;
 pub use route::{Resolving, Route, RouteBuilder};
+#[cfg(feature = "tokio")]
+pub use tokio::Progress;
 
 use std::{
     net::SocketAddr,

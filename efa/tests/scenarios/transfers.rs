@@ -141,7 +141,7 @@ fn an_unsolicited_write_takes_no_receive_and_says_so() {
     let received = told(&both.far.queue);
     assert_eq!(received.is_unsolicited(), Some(true));
     let work = received.outcome().unwrap();
-    assert_eq!(work.operation(), Operation::RECEIVE_WRITE_WITH_IMMEDIATE);
+    assert_eq!(work.operation(), Some(Operation::RECEIVE_WRITE_WITH_IMMEDIATE));
     assert_eq!((work.immediate(), work.byte_length()), (Some(0xF00D), Some(50_000)));
     assert_eq!(target.into_buffer().unwrap(), source.into_buffer().unwrap());
 }

@@ -29,7 +29,7 @@ pub struct MulticastGroup {
 
 impl MulticastGroup {
     /// Joins a group, by the device that `from` is an address of, or else that the routing table has for it. Waits. The port
-    /// of the group's address has no meaning.
+    /// of the group's address has no meaning. Over RoCE v2 the kernel joins IPv4 groups only.
     ///
     /// # Errors
     ///

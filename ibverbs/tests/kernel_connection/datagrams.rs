@@ -4,12 +4,12 @@ use std::{
     net::SocketAddr,
     sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibverbs::{
-    Address, AddressHandle, Completion, Context, Destination, Error, MemoryRegion, PortNumber, QueueKey,
-    QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
+    Address, AddressHandle, Completion, Context, Destination, Error, MemoryRegion, PortNumber,
+    QueueKey, QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
     connection::{
         DatagramListener, DatagramPeer, EventKind, MemberKind, MulticastGroup, RejectReason, Route,
     },
@@ -17,7 +17,7 @@ use ibverbs::{
 
 use crate::{
     interoperation::Program,
-    support::{End, IPV4, PATIENCE, on_host, require_device},
+    support::{End, IPV4, IPV6, PATIENCE, on_host, require_device},
 };
 
 /// A datagram queue pair, and room for one message each way.
@@ -156,32 +156,35 @@ fn a_service_that_is_not_there_or_says_no_is_told_apart() {
 #[test]
 fn a_message_to_a_group_reaches_its_members() {
     require_device!();
-    for (group, a, b) in [
-        ("239.99.1.1:0", "10.99.1.1:0", "10.99.1.2:0"),
-        ("[ff0e::99:1]:0", "[fd00:99:1::1]:0", "[fd00:99:1::2]:0"),
-    ] {
-        let member = |host: &str, address: &str| {
-            on_host(host, || {
-                let (group, from) = (group.parse().unwrap(), address.parse().unwrap());
-                MulticastGroup::join(group, Some(from), MemberKind::Full, PATIENCE).unwrap()
-            })
-        };
-        let (receiving, sending) = (member("a", a), member("b", b));
-        assert_eq!(sending.peer().number, QueuePairNumber::MULTICAST);
-        let context = receiving.context().unwrap();
-        let receiver = Post::new(&context, |queue_pair| receiving.activate(queue_pair));
-        let context = sending.context().unwrap();
-        let sender = Post::new(&context, |queue_pair| sending.activate(queue_pair));
-        receiver.post_receives(1);
-        let membership = receiving.attach(&receiver.queue_pair).unwrap();
-        let handle = sending.peer().handle(&sender.end.domain).unwrap();
-        sender.send(b"to whom it may concern", sending.peer(), &handle);
-        assert_eq!(receiver.receive_from_anybody().0, b"to whom it may concern");
-        assert!(sending.try_event().unwrap().is_none());
-        // The membership of the queue pair and that of the port end in any order.
-        drop(receiving);
-        drop(membership);
-    }
+    let member = |host: &str, address: &str| {
+        on_host(host, || {
+            let (group, from) = ("239.99.1.1:0".parse().unwrap(), address.parse().unwrap());
+            MulticastGroup::join(group, Some(from), MemberKind::Full, PATIENCE).unwrap()
+        })
+    };
+    let (receiving, sending) = (member("a", "10.99.1.1:0"), member("b", "10.99.1.2:0"));
+    assert_eq!(sending.peer().number, QueuePairNumber::MULTICAST);
+    let context = receiving.context().unwrap();
+    let receiver = Post::new(&context, |queue_pair| receiving.activate(queue_pair));
+    let context = sending.context().unwrap();
+    let sender = Post::new(&context, |queue_pair| sending.activate(queue_pair));
+    receiver.post_receives(1);
+    let membership = receiving.attach(&receiver.queue_pair).unwrap();
+    let handle = sending.peer().handle(&sender.end.domain).unwrap();
+    sender.send(b"to whom it may concern", sending.peer(), &handle);
+    assert_eq!(receiver.receive_from_anybody().0, b"to whom it may concern");
+    assert!(sending.try_event().unwrap().is_none());
+    // The membership of the queue pair and that of the port end in any order.
+    drop(receiving);
+    drop(membership);
+}
+
+#[test]
+fn a_group_of_a_family_that_the_kernel_does_not_join_says_so() {
+    require_device!();
+    let (group, from) = ("[ff0e::99:1]:0".parse().unwrap(), IPV6.parse().unwrap());
+    let error = MulticastGroup::join(group, Some(from), MemberKind::Full, PATIENCE).unwrap_err();
+    assert!(error.to_string().contains("IPv4"), "{error}");
 }
 
 #[test]
@@ -219,10 +222,7 @@ fn udaddy_as_the_client_is_served() {
     on_host("a", || {
         let listener = DatagramListener::bind(UDADDY.parse().unwrap()).unwrap();
         let count = 10;
-        let client = Program::start(
-            "b",
-            &["udaddy", "-s", "10.99.1.1", "-C", "10", "-S", "100"],
-        );
+        let client = Program::start("b", &["udaddy", "-s", "10.99.1.1", "-C", "10", "-S", "100"]);
         let request = listener.next(PATIENCE).unwrap();
         let context = request.context().unwrap();
         let post = Post::new(&context, |queue_pair| request.activate(queue_pair));
@@ -247,8 +247,7 @@ fn udaddy_as_the_client_is_served() {
 #[test]
 fn udaddy_as_the_server_serves() {
     require_device!();
-    let server =
-        Program::start("a", &["udaddy", "-b", "10.99.1.1", "-C", "10", "-S", "100"]);
+    let server = Program::start("a", &["udaddy", "-b", "10.99.1.1", "-C", "10", "-S", "100"]);
     on_host("b", || {
         let address = UDADDY.parse().unwrap();
         let deadline = Instant::now() + PATIENCE;

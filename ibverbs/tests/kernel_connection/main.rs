@@ -5,6 +5,7 @@
 mod connect;
 mod datagrams;
 mod failures;
+mod futures;
 mod interoperation;
 mod lifetimes;
 mod support;
