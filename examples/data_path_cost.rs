@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! cargo run --release --example data_path_cost -- [--dev NAME] [--gid N] [--iters N] [--warmup N]
-//!     [--mode single|batch] [--depth N] [--size N] [--op write|write-imm] [--inline] [--basic]
+//!     [--mode single|batch] [--depth N] [--size N] [--op write|write-imm] [--inline] [--basic] [--poller]
 //! ```
 #![expect(
     clippy::print_stdout,
@@ -18,9 +18,9 @@
 use std::{env, error::Error, process::ExitCode, time::Instant};
 
 use ibverbs::{
-    Access, Completion, CompletionQueue, ConnectOptions, DeviceSelector, Inline, LocalPort,
-    MemoryRegion, Operations, Posting, ProtectionDomain, QueuePair, Rc, RecvWr, RemoteSegment,
-    SendWr,
+    Access, Completion, CompletionFields, CompletionQueue, ConnectOptions, DeviceSelector, Inline,
+    LocalPort, MemoryRegion, Operations, Poller, Posting, ProtectionDomain, QueuePair, Rc, RecvWr,
+    RemoteSegment, SendWr,
 };
 
 #[derive(Debug, Clone)]
@@ -33,6 +33,8 @@ struct Options {
     immediate: bool,
     inline: bool,
     basic: bool,
+    /// Takes completions from extended queues.
+    poller: bool,
     batch: bool,
 }
 
@@ -47,6 +49,7 @@ impl Options {
             immediate: false,
             inline: false,
             basic: false,
+            poller: false,
             batch: false,
         };
         while let Some(flag) = arguments.next() {
@@ -62,6 +65,7 @@ impl Options {
                 "--op" => options.immediate = value()? == "write-imm",
                 "--inline" => options.inline = true,
                 "--basic" => options.basic = true,
+                "--poller" => options.poller = true,
                 _ => return Err(format!("unknown argument {flag}").into()),
             }
         }
@@ -87,7 +91,11 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     let port = context.local_port(&options.device)?;
     let domain = context.allocate_protection_domain()?;
     let capacity = (options.depth * 2).max(16);
-    let queues = [(); 4].map(|()| context.create_completion_queue(capacity));
+    let queues = [(); 4].map(|()| {
+        let builder = context.completion_queue(capacity);
+        let fields = CompletionFields::empty();
+        if options.poller { builder.fields(fields).create() } else { builder.create() }
+    });
     let [sent, unused_a, unused_b, received] = queues;
     let (sent, unused_a, unused_b, received) = (sent?, unused_a?, unused_b?, received?);
     let sender = pair(options, &domain, &sent, &unused_a)?;
@@ -112,7 +120,12 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     };
     let rounds = |count: u64| count.div_ceil(options.depth.into());
     // Known to the compiler, so that the loop holds just the work.
-    let run = if options.immediate { Transfer::run::<true> } else { Transfer::run::<false> };
+    let run = match (options.immediate, options.poller) {
+        (false, false) => Transfer::run::<false, false>,
+        (true, false) => Transfer::run::<true, false>,
+        (false, true) => Transfer::run::<false, true>,
+        (true, true) => Transfer::run::<true, true>,
+    };
     run(&transfer, rounds(options.warmup))?;
     let start = Instant::now();
     run(&transfer, rounds(options.iterations))?;
@@ -172,20 +185,32 @@ struct Transfer<'a> {
 }
 
 impl Transfer<'_> {
-    fn run<const IMMEDIATE: bool>(&self, rounds: u64) -> Result<(), Box<dyn Error>> {
+    fn run<const IMMEDIATE: bool, const POLLER: bool>(
+        &self,
+        rounds: u64,
+    ) -> Result<(), Box<dyn Error>> {
         let depth = self.options.depth;
         let mut sends: Vec<_> =
             (0..depth).map(|id| self.request(id)).collect::<ibverbs::Result<_>>()?;
         let credit = self.target.segment(..8)?;
         let mut receives: Vec<_> = (0..depth).map(|id| RecvWr::to(id.into(), credit)).collect();
         let mut slots = Completion::slots();
+        let queues = if POLLER { vec![self.sent, self.received] } else { Vec::new() };
+        let mut pollers: Vec<_> =
+            queues.into_iter().map(CompletionQueue::poller).collect::<ibverbs::Result<_>>()?;
         for _ in 0..rounds {
             if IMMEDIATE {
                 self.receiver.post_receive(&mut receives)?;
             }
             self.sender.post_send(&mut sends)?;
-            drain(self.sent, &mut slots, depth)?;
-            if IMMEDIATE {
+            if POLLER {
+                drain_poller(&mut pollers[0], depth)?;
+            } else {
+                drain(self.sent, &mut slots, depth)?;
+            }
+            if IMMEDIATE && POLLER {
+                drain_poller(&mut pollers[1], depth)?;
+            } else if IMMEDIATE {
                 drain(self.received, &mut slots, depth)?;
             }
         }
@@ -213,6 +238,21 @@ fn drain(
     let mut left = count as usize;
     loop {
         let found = queue.poll(slots)?;
+        for completion in found {
+            completion.outcome()?;
+        }
+        left -= found.len();
+        if left == 0 {
+            return Ok(());
+        }
+    }
+}
+
+#[inline(always)]
+fn drain_poller(poller: &mut Poller<'_>, count: u32) -> Result<(), Box<dyn Error>> {
+    let mut left = count as usize;
+    loop {
+        let found = poller.poll()?;
         for completion in found {
             completion.outcome()?;
         }

@@ -8,6 +8,7 @@ use std::{
     process::Command,
     sync::atomic::{AtomicU16, Ordering},
     thread,
+    time::{Duration, Instant},
 };
 
 use common::{example, printed};
@@ -69,6 +70,31 @@ fn devices_lists_every_device_of_the_machine() {
         assert!(text.contains(device), "{text}");
     }
     assert!(text.contains("::ffff:10.99.0.1 (RoCE v2)"), "{text}");
+}
+
+#[test]
+fn cm_echo_finds_the_other_host_by_its_address() {
+    if !in_the_guest() {
+        return;
+    }
+    let on = |host: &str, words: &[&str]| {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", host]).arg(example("cm_echo")).args(words);
+        command
+    };
+    thread::scope(|scope| {
+        let server = scope.spawn(|| printed(on("a", &["listen", "10.99.1.1:7471", "1"])));
+        // The server may not listen yet.
+        let ask = || on("b", &["10.99.1.1:7471", "hello", "world"]).output().expect("it runs");
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let mut client = ask();
+        while !client.status.success() && Instant::now() < deadline {
+            client = ask();
+        }
+        let text = String::from_utf8_lossy(&client.stdout);
+        assert_eq!(text, "the way there is rxe_b\nhello\nworld\n");
+        assert!(server.join().expect("it serves").contains("gone after 2 messages"));
+    });
 }
 
 /// Runs one rank on each host and returns what both printed.

@@ -1,6 +1,6 @@
 //! `docs/verbs.md` says where each verb of C is in Rust and where it is tested. It is generated:
 //! `RDMA4RS_UPDATE=1 cargo test --test verbs_table` writes it anew.
-#![expect(clippy::expect_used, clippy::panic, reason = "a test stops at the first surprise")]
+#![expect(clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -9,7 +9,11 @@ use std::{
 
 use ibverbs::{CompletionChannel, CompletionFields, CompletionQueue, Context, Parent};
 
-use crate::{EfaCapabilities, Result, error::efa_verb, length_of, query_device};
+use crate::{
+    EfaCapabilities, Result,
+    error::{efa_verb, with_remedy},
+    length_of, query_device,
+};
 
 /// Begins a queue for at least `capacity` completions on a context, borrowed (`&context`) or shared
 /// (`&Arc<Context>`).
@@ -25,7 +29,8 @@ pub fn completion_queue<'a>(
         capacity,
         channel: None,
         vector: 0,
-        fields: CompletionFields::BYTE_LENGTH
+        fields: CompletionFields::OPERATION
+            | CompletionFields::BYTE_LENGTH
             | CompletionFields::IMMEDIATE
             | CompletionFields::QUEUE_PAIR
             | CompletionFields::SOURCE_QUEUE_PAIR
@@ -82,7 +87,7 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// service level.
     #[doc(alias = "wc_flags")]
     pub fn fields(mut self, fields: CompletionFields) -> Self {
-        self.fields = fields | CompletionFields::QUEUE_PAIR;
+        self.fields = fields | CompletionFields::QUEUE_PAIR | CompletionFields::OPERATION;
         self
     }
 
@@ -101,7 +106,9 @@ impl<'a> CompletionQueueBuilder<'a> {
         self
     }
 
-    /// Puts the queue into memory of the caller, such as that of a GPU.
+    /// Puts the queue into memory of the caller, such as that of a GPU. The device must reach it in one piece:
+    /// physically contiguous, unless an IOMMU makes it so, and as long as the rounded capacity times the size of
+    /// an entry, 32 bytes, times the parts that the device divides a queue into, usually 1.
     ///
     /// # Safety
     ///
@@ -144,7 +151,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             cq_context: ptr::null_mut(),
             channel: channel.map_or(ptr::null_mut(), |channel| channel.as_raw()),
             comp_vector: self.vector,
-            wc_flags: self.fields.bits(),
+            wc_flags: self.fields.difference(CompletionFields::OPERATION).bits(),
             comp_mask: 0,
             flags: 0,
             parent_domain: ptr::null_mut(),
@@ -156,7 +163,10 @@ impl<'a> CompletionQueueBuilder<'a> {
         // SAFETY: context and channel are held; both structs are valid, and the second is at least of the
         // length that is passed on.
         let raw = unsafe { create(context, &raw mut common, &raw mut own, length) };
-        let raw = verb.object(raw)?;
+        let raw = verb.object(raw).map_err(|error| match error.errno() {
+            Some(libc::EINVAL) if self.memory.is_some() => with_remedy(error, TOO_SHORT),
+            _ => error,
+        })?;
         // SAFETY: just made on this context, with this channel and these fields, and not armed.
         let queue =
             unsafe { CompletionQueue::from_raw(raw, self.fields, self.channel, self.context) };
@@ -190,6 +200,9 @@ impl<'a> CompletionQueueBuilder<'a> {
         }
     }
 }
+
+const TOO_SHORT: &str = "the memory of the queue is shorter than its entries, or not in one piece for the device; \
+                         hugepages, or the memory of a GPU, are";
 
 /// The struct as it was before queues could lie in memory of the caller.
 const LENGTH_WITHOUT_MEMORY: u32 = 16;

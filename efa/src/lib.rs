@@ -27,7 +27,7 @@ pub use layout::{
     CompletionQueueLayout, WorkQueueLayout, WorkQueues, query_completion_queue, query_work_queues,
 };
 pub use poller::{EfaCompletion, Poller};
-pub use queue_pair::{QueuePairBuilder, queue_pair};
+pub use queue_pair::{QueuePairBuilder, prepare, queue_pair};
 pub use region::{InterconnectIds, query_region};
 pub use transfer::{TransferWrs, read_wrs, write_wrs};
 pub use transport::{EfaTransport, Srd};

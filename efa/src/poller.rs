@@ -3,7 +3,9 @@
 
 use std::{fmt, ptr::NonNull, time::Duration};
 
-use ibverbs::{CompletionQueue, CompletionStatus, ExtendedCompletion, ExtendedWork, Gid, Parent};
+use ibverbs::{
+    CompletionQueue, CompletionStatus, ExtendedCompletion, ExtendedWork, Gid, Operation, Parent,
+};
 
 use crate::{Failure, Result, error::efa_verb, query_device};
 
@@ -160,7 +162,8 @@ impl Own {
     #[inline]
     fn read(self, common: ExtendedCompletion, is_on: bool) -> EfaCompletion {
         let mut completion = EfaCompletion { common, ..EfaCompletion::default() };
-        let received = common.outcome().is_ok_and(|work| work.operation().is_receive());
+        let received =
+            common.outcome().is_ok_and(|work| work.operation().is_some_and(Operation::is_receive));
         if is_on && received {
             completion.sender = self.sender();
             completion.unsolicited = self.unsolicited();

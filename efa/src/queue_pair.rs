@@ -2,8 +2,8 @@
 #![expect(unsafe_code, reason = "calls efadv_create_qp_ex")]
 
 use ibverbs::{
-    CompletionQueue, LocalPort, Operations, PacketSequence, Parent, ProtectionDomain, QueueKey,
-    QueuePair, QueuePairChange, QueuePairState, Reset, Verb,
+    CompletionQueue, LocalPort, Operations, PacketSequence, Parent, Posting, ProtectionDomain,
+    QueueKey, QueuePair, QueuePairChange, QueuePairState, Reset,
 };
 
 use crate::{
@@ -92,12 +92,6 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
         Self { operations: Some(operations & T::OPERATIONS), ..self }
     }
 
-    /// The service level; 0, which is the default one, if not set. Which others there are is up to the device.
-    #[doc(alias = "sl")]
-    pub fn service_level(self, service_level: u8) -> Self {
-        Self { service_level, ..self }
-    }
-
     /// Makes the queue pair. It must be brought to its states before it sends: see [`prepare`](Self::prepare), which is
     /// less work. Enters the kernel, allocates.
     ///
@@ -105,26 +99,35 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
     ///
     /// [`Error::MissingCapability`](crate::Error::MissingCapability) if the device lacks what was asked for;
     /// [`Error::NotEfa`](crate::Error::NotEfa) for a device of another vendor; [`Error::Verbs`](crate::Error::Verbs) with the device's limit if
-    /// more was asked for, or with what the kernel says. See `efadv_create_qp_ex(3)`.
+    /// more was asked for, or with what the kernel says. See `efadv_create_qp_ex(3)`, for [`Ud`](ibverbs::Ud)
+    /// `ibv_create_qp_ex(3)`.
     #[doc(alias = "efadv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
         let context = self.inner.protection_domain().context();
         let attributes = query_device(context)?;
         attributes.require(self.wanted())?;
-        let (verb, create) = efa_verb!(context.library(), efadv_create_qp_ex)?;
         let operations = self.operations.unwrap_or_else(|| available::<T>(&attributes));
-        let mut own = self.own_attributes();
+        let (library, mut own) = (context.library(), self.own_attributes());
+        let inner = self.inner.operations(operations);
+        if T::TYPE == rdma_sys::IBV_QPT_UD {
+            // The vendor's verb makes SRD ones only.
+            let made = inner.posting(Posting::Extended).create();
+            return Ok(made.map_err(|error| explained(error, &attributes))?);
+        }
+        if own.wr_flags != 0 {
+            // A library that does not know the field takes it for a mistake.
+            efa_verb!(library, efadv_qp_from_ibv_qp_ex)?;
+        }
+        let (verb, create) = efa_verb!(library, efadv_create_qp_ex)?;
         let make = |context, common: &mut rdma_sys::ibv_qp_init_attr_ex| {
             let length = length_of(&own);
             // SAFETY: the builder holds what the common attributes name; both structs are valid, and the
             // second is of the length that is passed on.
             unsafe { create(context, common, &raw mut own, length) }
         };
-        let inner = self.inner.operations(operations);
-        // SAFETY: `make` returns what the verb made of these attributes, an SRD queue pair for the type of
-        // vendors' transports and a UD one for that of UD, and keeps no copy.
+        // SAFETY: `make` returns the SRD queue pair that the verb made of these attributes, and keeps no copy.
         let made = unsafe { inner.create_by(verb, make) };
-        Ok(made.map_err(|error| explained(error, verb, &attributes))?)
+        Ok(made.map_err(|error| explained(error, &attributes))?)
     }
 
     /// Makes the queue pair ready to send and receive on a port of this side: it takes what carries `queue_key`. Enters
@@ -136,7 +139,7 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn prepare(self, port: &LocalPort, queue_key: QueueKey) -> Result<QueuePair<'a, T>> {
         let retries = self.receiver_not_ready_retries;
-        prepare(self.create()?, port, queue_key, retries)
+        bring_up(self.create()?, port, queue_key, retries)
     }
 
     /// What the device must have for this.
@@ -172,6 +175,12 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
 }
 
 impl QueuePairBuilder<'_, Srd> {
+    /// The service level; 0, which is the default one, if not set. Which others there are is up to the device.
+    #[doc(alias = "sl")]
+    pub fn service_level(self, service_level: u8) -> Self {
+        Self { service_level, ..self }
+    }
+
     /// Takes writes with immediate without using up posted receives. Their completions have no number: make the
     /// receive queue's completion queue with [`completion_queue`](crate::completion_queue) to tell them from others.
     ///
@@ -182,7 +191,7 @@ impl QueuePairBuilder<'_, Srd> {
         Self { unsolicited_write_receives: true, ..self }
     }
 
-    /// Lets writes carry inline bytes too; otherwise only sends do. Needs rdma-core 63 or later and a device with
+    /// Lets writes carry inline bytes too; otherwise only sends do. Needs a recent rdma-core and a device with
     /// wide requests.
     #[doc(alias = "EFADV_QP_FLAGS_INLINE_WRITE")]
     pub fn inline_writes(self) -> Self {
@@ -203,8 +212,23 @@ impl QueuePairBuilder<'_, Srd> {
     }
 }
 
+/// Makes a queue pair of EFA that was [created](QueuePairBuilder::create) ready to send and receive on a port of this side, when
+/// something had to be done before; otherwise [`QueuePairBuilder::prepare`] does it at once. Enters the kernel.
+///
+/// # Errors
+///
+/// [`Transition`](ibverbs::Error::Transition) if the device refuses a state. The queue pair is dropped then.
+#[doc(alias = "ibv_modify_qp")]
+pub fn prepare<'a, T: EfaTransport>(
+    pair: QueuePair<'a, T, Reset>,
+    port: &LocalPort,
+    queue_key: QueueKey,
+) -> Result<QueuePair<'a, T>> {
+    bring_up(pair, port, queue_key, None)
+}
+
 /// Brings a queue pair from reset to ready.
-fn prepare<'a, T: EfaTransport>(
+fn bring_up<'a, T: EfaTransport>(
     pair: QueuePair<'a, T, Reset>,
     port: &LocalPort,
     queue_key: QueueKey,
@@ -246,14 +270,7 @@ fn available<T: EfaTransport>(attributes: &EfaDeviceAttributes) -> Operations {
 }
 
 /// The limits of the device that the plain query does not tell.
-fn explained(
-    error: ibverbs::Error,
-    verb: Verb,
-    attributes: &EfaDeviceAttributes,
-) -> ibverbs::Error {
-    if !matches!(&error, ibverbs::Error::Verb { verb: refused, .. } if *refused == verb) {
-        return error;
-    }
+fn explained(error: ibverbs::Error, attributes: &EfaDeviceAttributes) -> ibverbs::Error {
     let (send, receive) = (attributes.max_send_requests(), attributes.max_receive_requests());
     with_remedy(
         error,

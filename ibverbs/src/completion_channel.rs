@@ -36,7 +36,34 @@ use crate::{
 /// 3. if it is empty, wait until the descriptor can be read,
 /// 4. take the events with [`try_next_event`](Self::try_next_event) until there is none, and begin again.
 ///
-/// [`CompletionQueue::wait`](crate::CompletionQueue::wait) does all that. It takes the events of every queue of the
+/// ```no_run
+/// # use std::os::fd::AsFd;
+/// # fn readable(descriptor: impl AsFd) {}
+/// # fn run(queue: &ibverbs::CompletionQueue<'_>) -> Result<(), Box<dyn std::error::Error>> {
+/// use ibverbs::Notification;
+///
+/// let channel = queue.channel().ok_or("made without a channel")?;
+/// let mut slots = ibverbs::Completion::slots::<16>();
+/// loop {
+///     queue.request_notification(Notification::Any)?;
+///     loop {
+///         let found = queue.poll(&mut slots)?;
+///         if found.is_empty() {
+///             break;
+///         }
+///         for completion in found {
+///             println!("request {} is done", completion.outcome()?.id());
+///         }
+///     }
+///     // Whatever waits here: `poll(2)`, `epoll`, `io_uring`, or any runtime.
+///     readable(channel.as_fd());
+///     channel.drain_events()?;
+/// }
+/// # }
+/// ```
+///
+/// [`CompletionQueue::wait`](crate::CompletionQueue::wait) does all that, and tokio is served by the feature `tokio`.
+/// `wait` takes the events of every queue of the
 /// channel, so that a channel should be used either by `wait` or by hand.
 #[derive(Debug)]
 pub struct CompletionChannel<'a> {

@@ -1,8 +1,8 @@
 //! Connections by IP address and port, through librdmacm.
 //!
 //! The connection manager finds the device and the path that lead to an address, exchanges the numbers of queue pairs
-//! together with up to 56 bytes of private data, and tells each side when the other one is gone. It works over InfiniBand,
-//! RoCE and iWARP; librdmacm is opened on first use.
+//! together with up to 56 bytes of private data, and tells each side when the other one is gone. Its tests run
+//! over RoCE; InfiniBand and iWARP follow its manual. librdmacm is opened on first use.
 //!
 //! | step | server | client |
 //! |---|---|---|
@@ -13,7 +13,12 @@
 //! | connect | [`Request::accept`] | [`Route::connect`] |
 //! | transfer | [`Connection::queue_pair`] | [`Connection::queue_pair`] |
 //!
-//! Each step that waits has a form that does not (`start…`, then `try_finish`) on an object that is a file descriptor.
+//! For datagrams, [`DatagramListener`] tells the number and the key of a queue pair to whoever finds it by
+//! [`resolve_datagrams`](RouteBuilder::resolve_datagrams) and [`look_up`](DatagramRoute::look_up), and [`MulticastGroup`] joins a
+//! group.
+//!
+//! Each step that waits has a form that does not (`start…`, then `try_finish`) on an object that is a file descriptor. With
+//! the feature `tokio` that object can be awaited.
 //! Below that are [`EventChannel`] and [`Identifier`], the connection manager's own objects.
 //!
 //! Queue pairs are made as everywhere in this crate, with the sizes, the way of posting and the completion queues that the
@@ -22,22 +27,30 @@
 
 mod address;
 mod channel;
+mod datagram;
 mod event;
 mod identifier;
 mod listener;
+mod multicast;
 mod parameters;
 mod progress;
 mod reason;
 mod route;
+#[cfg(feature = "tokio")]
+mod tokio;
 
 pub use channel::EventChannel;
+pub use datagram::{DatagramListener, DatagramPeer, DatagramRequest, DatagramRoute, LookingUp};
 pub use event::{Event, EventKind};
 pub use identifier::{Identifier, IdentifierNumber, PortSpace};
 pub use listener::{Listener, ListenerBuilder, Request};
+pub use multicast::{MemberKind, MulticastGroup};
 pub use parameters::Parameters;
 pub use progress::Connecting;
 pub use reason::RejectReason;
 pub use route::{Resolving, Route, RouteBuilder};
+#[cfg(feature = "tokio")]
+pub use tokio::Progress;
 
 use std::{
     net::SocketAddr,

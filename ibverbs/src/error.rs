@@ -342,6 +342,9 @@ fn unsupported_remedy(verb: &str) -> &'static str {
     }
 }
 
+/// An errno that the kernel keeps to itself, mostly.
+const KERNEL_ENOTSUPP: i32 = 524;
+
 fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
     let text = match (verb, errno) {
         ("ibv_get_device_list", libc::ENOSYS) => {
@@ -392,6 +395,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         ("rdma_bind_addr" | "rdma_resolve_addr", libc::EADDRNOTAVAIL | libc::ENODEV) => {
             "no RDMA device of this machine has this address; see `ip address` and `rdma link`"
         }
+        ("rdma_resolve_addr", libc::ENETUNREACH | libc::EHOSTUNREACH) => {
+            "no route of this machine leads there; see `ip route get`"
+        }
         ("rdma_bind_addr", libc::EACCES) => "ports below 1024 need CAP_NET_BIND_SERVICE",
         ("rdma_connect" | "rdma_accept" | "rdma_reject", libc::EINVAL) => {
             "the private data is longer than the message has room for, or the connection is not in a \
@@ -402,6 +408,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         }
         ("rdma_connect" | "rdma_accept", libc::ECONNRESET | libc::ENOTCONN) => {
             "the peer has given up meanwhile"
+        }
+        ("rdma_join_multicast_ex", KERNEL_ENOTSUPP) => {
+            "over RoCE v2 the kernel joins IPv4 groups only"
         }
         (_, libc::EBUSY) => "other objects still depend on it",
         _ => return None,

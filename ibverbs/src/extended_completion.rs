@@ -11,7 +11,7 @@ use rdma_sys::ibv_cq_ex;
 use crate::{CompletionStatus, FailedWork, Operation, QueuePairNumber, RemoteKey};
 
 bitflags::bitflags! {
-    /// What an extended completion queue reads of each completion, besides number, status and operation.
+    /// What an extended completion queue reads of each completion, besides number and status.
     ///
     /// Each field costs a call into the provider per completion. Ask the device's documentation for which
     /// it has; a queue with others cannot be made.
@@ -37,6 +37,9 @@ bitflags::bitflags! {
         const VLAN = rdma_sys::IBV_WC_EX_WITH_CVLAN as u64;
         /// The tag of the flow rule that matched a raw packet.
         const FLOW_TAG = rdma_sys::IBV_WC_EX_WITH_FLOW_TAG as u64;
+        /// What kind of work it was, and whether a routing header stands before a datagram. Every device
+        /// has this.
+        const OPERATION = 1 << 63;
         /// When the device finished the work, in the time of day.
         const WALL_CLOCK = rdma_sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK as u64;
     }
@@ -69,58 +72,75 @@ pub struct ExtendedCompletion {
 }
 
 impl ExtendedCompletion {
-    /// Copies the completion that a queue is on.
+    /// Copies the completion that a queue is on over this one. What is not read keeps what was there, and is
+    /// not shown.
     ///
     /// # Safety
     ///
     /// The queue is live, between a start or next that returned 0 and the end, and has the entries that every
     /// extended queue needs, and those of `fields`.
     #[inline]
-    pub(crate) unsafe fn read(cq: *mut ibv_cq_ex, fields: CompletionFields) -> Self {
-        /// Reads a field if it was asked for.
-        macro_rules! read {
-            ($field:ident, $verb:ident) => {
-                if fields.contains(CompletionFields::$field) {
-                    // SAFETY: by this function's contract.
-                    unsafe { rdma_sys::$verb(cq) }
-                } else {
-                    0
-                }
-            };
-        }
+    pub(crate) unsafe fn read(&mut self, cq: *mut ibv_cq_ex, fields: CompletionFields) {
         // SAFETY: by this function's contract.
-        let id = unsafe { (*cq).wr_id };
+        self.id = unsafe { (*cq).wr_id };
         // SAFETY: as above.
-        let status = unsafe { (*cq).status };
-        if status != rdma_sys::IBV_WC_SUCCESS {
+        self.status = unsafe { (*cq).status };
+        self.fields = fields;
+        if self.status != rdma_sys::IBV_WC_SUCCESS {
             // SAFETY: as above.
-            let vendor_error = unsafe { rdma_sys::ibv_wc_read_vendor_err(cq) };
+            self.vendor_error = unsafe { rdma_sys::ibv_wc_read_vendor_err(cq) };
             // SAFETY: as above.
-            let queue_pair = unsafe { rdma_sys::ibv_wc_read_qp_num(cq) };
-            return Self { id, status, vendor_error, queue_pair, ..Self::default() };
+            self.queue_pair = unsafe { rdma_sys::ibv_wc_read_qp_num(cq) };
+            return;
         }
-        Self {
-            fields,
-            id,
-            status,
-            vendor_error: 0,
+        if !fields.is_empty() {
             // SAFETY: as above.
-            operation: unsafe { rdma_sys::ibv_wc_read_opcode(cq) },
-            // SAFETY: as above.
-            flags: unsafe { rdma_sys::ibv_wc_read_wc_flags(cq) },
-            timestamp: read!(TIMESTAMP, ibv_wc_read_completion_ts),
-            wall_clock: read!(WALL_CLOCK, ibv_wc_read_completion_wallclock_ns),
-            byte_length: read!(BYTE_LENGTH, ibv_wc_read_byte_len),
-            immediate: read!(IMMEDIATE, ibv_wc_read_imm_data),
-            queue_pair: read!(QUEUE_PAIR, ibv_wc_read_qp_num),
-            source_queue_pair: read!(SOURCE_QUEUE_PAIR, ibv_wc_read_src_qp),
-            source_lid: read!(SOURCE_LID, ibv_wc_read_slid),
-            flow_tag: read!(FLOW_TAG, ibv_wc_read_flow_tag),
-            vlan: read!(VLAN, ibv_wc_read_cvlan),
-            service_level: read!(SERVICE_LEVEL, ibv_wc_read_sl),
-            path_bits: read!(PATH_BITS, ibv_wc_read_dlid_path_bits),
+            unsafe { self.read_fields(cq, fields) };
         }
     }
+
+    /// # Safety
+    ///
+    /// As for [`read`](Self::read), on a completion that succeeded.
+    unsafe fn read_fields(&mut self, cq: *mut ibv_cq_ex, fields: CompletionFields) {
+        /// Reads a field if it was asked for.
+        macro_rules! read {
+            ($(self.$place:ident = $verb:ident if $($field:ident)|+;)*) => {
+                $(
+                    if fields.intersects($(CompletionFields::$field)|+) {
+                        // SAFETY: by this function's contract.
+                        self.$place = unsafe { rdma_sys::$verb(cq) };
+                    }
+                )*
+            };
+        }
+        read! {
+            self.operation = ibv_wc_read_opcode if OPERATION;
+            self.flags = ibv_wc_read_wc_flags if OPERATION | IMMEDIATE;
+            self.byte_length = ibv_wc_read_byte_len if BYTE_LENGTH;
+            self.immediate = ibv_wc_read_imm_data if IMMEDIATE;
+            self.queue_pair = ibv_wc_read_qp_num if QUEUE_PAIR;
+            self.timestamp = ibv_wc_read_completion_ts if TIMESTAMP;
+            self.wall_clock = ibv_wc_read_completion_wallclock_ns if WALL_CLOCK;
+            self.source_queue_pair = ibv_wc_read_src_qp if SOURCE_QUEUE_PAIR;
+        }
+        if fields.intersects(Self::RARE) {
+            read! {
+                self.source_lid = ibv_wc_read_slid if SOURCE_LID;
+                self.service_level = ibv_wc_read_sl if SERVICE_LEVEL;
+                self.path_bits = ibv_wc_read_dlid_path_bits if PATH_BITS;
+                self.vlan = ibv_wc_read_cvlan if VLAN;
+                self.flow_tag = ibv_wc_read_flow_tag if FLOW_TAG;
+            }
+        }
+    }
+
+    /// Fields that most queues do not ask for.
+    const RARE: CompletionFields = CompletionFields::SOURCE_LID
+        .union(CompletionFields::SERVICE_LEVEL)
+        .union(CompletionFields::PATH_BITS)
+        .union(CompletionFields::VLAN)
+        .union(CompletionFields::FLOW_TAG);
 
     /// The number that the request was given.
     #[must_use]
@@ -176,8 +196,8 @@ impl ExtendedWork<'_> {
 
     /// What kind of work it was.
     #[must_use]
-    pub const fn operation(&self) -> Operation {
-        Operation(self.0.operation)
+    pub fn operation(&self) -> Option<Operation> {
+        self.field(CompletionFields::OPERATION, Operation(self.0.operation))
     }
 
     /// Bytes that arrived, for receives; with a datagram queue pair the 40 bytes of routing header count.
@@ -204,8 +224,8 @@ impl ExtendedWork<'_> {
 
     /// Whether a routing header stands before the payload of a datagram, in the first 40 bytes.
     #[must_use]
-    pub const fn has_routing_header(&self) -> bool {
-        self.has(rdma_sys::IBV_WC_GRH)
+    pub fn has_routing_header(&self) -> Option<bool> {
+        self.field(CompletionFields::OPERATION, self.has(rdma_sys::IBV_WC_GRH))
     }
 
     /// The queue pair whose request this was.

@@ -97,16 +97,17 @@ pub enum RejectReason {
     Post(#[from] PostError),
 }
 
+impl RejectReason {
+    /// As many requests as there is room for are outstanding.
+    pub(crate) fn full(what: &'static str, room: usize) -> Self {
+        let room = room as u64;
+        Self::Check(Error::OutOfRange { what, asked: room + 1, minimum: 0, maximum: room })
+    }
+}
+
 impl<'a, B: HostBuffer> Rejected<'a, B> {
     pub(crate) fn new(buffer: OwnedBuffer<'a, B>, reason: RejectReason) -> Self {
         Self(Box::new((buffer, reason)))
-    }
-
-    /// As many requests as there is room for are outstanding.
-    pub(crate) fn full(what: &'static str, room: usize, buffer: OwnedBuffer<'a, B>) -> Self {
-        let room = room as u64;
-        let error = Error::OutOfRange { what, asked: room + 1, minimum: 0, maximum: room };
-        Self::new(buffer, RejectReason::Check(error))
     }
 
     /// Why.

@@ -368,3 +368,27 @@ impl fmt::Debug for RecvWr<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rc;
+
+    #[test]
+    fn each_setter_sets_its_own_flag() {
+        let send = || SendWr::<Rc>::send(&[][..]);
+        for (request, flags) in [
+            (send(), 0),
+            (send().signaled(), rdma_sys::IBV_SEND_SIGNALED),
+            (send().solicited(), rdma_sys::IBV_SEND_SOLICITED),
+            (send().fenced(), rdma_sys::IBV_SEND_FENCE),
+            (SendWr::send(Inline(&[])), rdma_sys::IBV_SEND_INLINE),
+            (
+                SendWr::send(Inline(&[])).fenced().signaled(),
+                rdma_sys::IBV_SEND_INLINE | rdma_sys::IBV_SEND_FENCE | rdma_sys::IBV_SEND_SIGNALED,
+            ),
+        ] {
+            assert_eq!(request.raw.send_flags, flags, "{request:?}");
+        }
+    }
+}

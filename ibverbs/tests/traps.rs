@@ -11,6 +11,8 @@
 //! | an empty batch passes a dangling list | `an_empty_batch_is_no_call_at_all` |
 //! | the provider's lock is held across the caller's code | `no_lock_outlives_a_call` |
 //! | objects are destroyed before what uses them | `parents_outlive_their_children_in_whatever_order_handles_go` |
+//! | a connection's identifier or channel is destroyed before what uses it | `connection_manager.rs`: `a_channel_is_destroyed_after_its_identifiers_whatever_is_dropped_first` |
+//! | an event that is not acknowledged blocks a destructor | `connection_manager.rs`: `an_event_is_acknowledged_in_the_call_that_returns_it` |
 //! | a destructor panics | `no_destructor_panics` |
 //! | a buffer is freed although its deregistration failed | `a_buffer_whose_deregistration_failed_is_not_freed` |
 //! | the offset of a dma-buf is taken for its address | `a_dma_buf_is_called_what_it_was_registered_as` |

@@ -94,14 +94,24 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
         range: impl RangeBounds<usize>,
         request: impl for<'s> FnOnce(Segment<'s>) -> SendWr<'s, T>,
     ) -> Result<Transfer<T, B>, Rejected<'static, B>> {
-        let mut state = self.shared.state();
-        let id = match state.pair() {
-            Ok(pair) => pair.post(buffer, range, request)?,
-            Err(error) => return Err(Rejected::new(buffer, RejectReason::Check(error))),
+        let posted = match buffer.region().segment(range) {
+            Ok(segment) => {
+                // The caller's code, so that it runs without the lock.
+                let request = request(segment);
+                let mut state = self.shared.state();
+                let pair = state.pair().map_err(RejectReason::Check);
+                pair.and_then(|pair| pair.post_request(request)).map(|id| (state, id))
+            }
+            Err(error) => Err(RejectReason::Check(error)),
         };
-        state.expect(id);
-        drop(state);
-        Ok(Transfer::new(Arc::clone(&self.shared), id))
+        match posted {
+            Ok((mut state, id)) => {
+                state.keep_for(id, buffer);
+                drop(state);
+                Ok(Transfer::new(Arc::clone(&self.shared), id))
+            }
+            Err(reason) => Err(Rejected::new(buffer, reason)),
+        }
     }
 
     /// Waits until there is room for a send. Another task may take it before this one does.

@@ -11,7 +11,9 @@ use std::{
 use tokio::task::yield_now;
 
 use super::{Watched, sleep};
-use crate::{Error, Finished, HostBuffer, OwnedQueuePair, Result, Transport, Verb, WorkId};
+use crate::{
+    Error, Finished, HostBuffer, OwnedBuffer, OwnedQueuePair, Result, Transport, Verb, WorkId,
+};
 
 /// How many completions are handed out before other tasks get a turn.
 const TURN: usize = 64;
@@ -182,8 +184,11 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
         self.pair.as_mut().ok_or(GONE)
     }
 
-    /// A future waits for a request that was posted under this lock.
-    pub(super) fn expect(&mut self, id: WorkId) {
+    /// Keeps the buffer of a request that was posted under this lock, for the future that waits for it.
+    pub(super) fn keep_for(&mut self, id: WorkId, buffer: OwnedBuffer<'static, B>) {
+        if let Some(pair) = &mut self.pair {
+            pair.keep(buffer);
+        }
         self.waiting.insert(id, Waiting::Somebody(None));
     }
 

@@ -268,7 +268,7 @@ impl<'q> Poller<'q> {
 fn copy(cq: *mut ibv_cq_ex, fields: CompletionFields, one_by_one: bool, found: &mut Found) -> bool {
     while let Some(entry) = found.entries.get_mut(found.filled) {
         // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
-        *entry = unsafe { ExtendedCompletion::read(cq, fields) };
+        unsafe { entry.read(cq, fields) };
         found.filled += 1;
         if one_by_one || found.filled == ROOM {
             return false;

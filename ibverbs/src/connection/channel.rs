@@ -39,7 +39,16 @@ impl EventChannel {
     /// the kernel has no `rdma_ucm`. See `rdma_create_event_channel(3)`.
     #[doc(alias = "rdma_create_event_channel")]
     pub fn create() -> Result<Self> {
-        let library = rdma_sys::Library::system()?;
+        Self::of(rdma_sys::Library::system()?)
+    }
+
+    /// Makes a channel of a given library.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create).
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn of(library: &'static rdma_sys::Library) -> Result<Self> {
         let (verb, create) = call!(library, rdma_create_event_channel)?;
         // SAFETY: it has no preconditions.
         let raw = verb.object(unsafe { create() })?;

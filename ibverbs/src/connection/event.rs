@@ -1,10 +1,10 @@
 //! What the connection manager reports.
 #![expect(unsafe_code, reason = "copies an rdma_cm_event")]
 
-use std::{fmt, io, net::SocketAddr, ptr::NonNull, slice, sync::Arc};
+use std::{ffi::c_void, fmt, io, net::SocketAddr, ptr::NonNull, slice, sync::Arc};
 
 use super::{
-    Identifier, IdentifierNumber, RejectReason,
+    DatagramPeer, Identifier, IdentifierNumber, RejectReason,
     channel::Channel,
     identifier::{self, number_of},
     parameters::Reads,
@@ -21,6 +21,7 @@ pub struct Event {
     request: Option<Identifier>,
     private_data: Vec<u8>,
     reads: Reads,
+    pub(super) datagram_peer: Option<DatagramPeer>,
 }
 
 /// Copies an event.
@@ -34,17 +35,25 @@ pub(super) unsafe fn copy(raw: NonNull<rdma_sys::rdma_cm_event>, channel: &Arc<C
     let raw = unsafe { raw.as_ref() };
     let kind = EventKind(raw.event);
     let (mut private_data, mut reads) = (Vec::new(), Reads { incoming: 0, outgoing: 0 });
+    let mut datagram_peer = None;
     // SAFETY: an event that is not acknowledged holds its identifier, which never changes its kind.
-    let connected = unsafe { (*raw.id).qp_type } != rdma_sys::IBV_QPT_UD;
-    if connected && kind.has_parameters() {
+    if unsafe { (*raw.id).qp_type } == rdma_sys::IBV_QPT_UD {
+        // SAFETY: rdma_get_cm_event(3): for identifiers of datagrams this is the live member, plain data.
+        let parameters = unsafe { raw.param.ud };
+        if kind.has_private_data_of_datagrams() {
+            let (data, length) = (parameters.private_data, parameters.private_data_len);
+            // SAFETY: so many bytes are there until the event is acknowledged.
+            private_data = unsafe { bytes(data, length) };
+        }
+        if matches!(kind, EventKind::ESTABLISHED | EventKind::MULTICAST_JOINED) {
+            datagram_peer = Some(DatagramPeer::from_raw(&parameters));
+        }
+    } else if kind.has_parameters() {
         // SAFETY: rdma_get_cm_event(3): for these events of connected identifiers this is the live member.
         let parameters = unsafe { raw.param.conn };
-        let length = usize::from(parameters.private_data_len);
-        if !parameters.private_data.is_null() {
-            // SAFETY: so many bytes are there until the event is acknowledged.
-            let bytes = unsafe { slice::from_raw_parts(parameters.private_data.cast(), length) };
-            private_data = bytes.to_vec();
-        }
+        let (data, length) = (parameters.private_data, parameters.private_data_len);
+        // SAFETY: as above.
+        private_data = unsafe { bytes(data, length) };
         let (incoming, outgoing) = (parameters.responder_resources, parameters.initiator_depth);
         reads = Reads { incoming, outgoing };
     }
@@ -62,7 +71,21 @@ pub(super) unsafe fn copy(raw: NonNull<rdma_sys::rdma_cm_event>, channel: &Arc<C
     }
     // SAFETY: the event's own identifier is live, and the lock is held.
     let peer = unsafe { identifier::peer_of(raw.id) };
-    Event { kind, status: raw.status, identifier, peer, request, private_data, reads }
+    let status = raw.status;
+    Event { kind, status, identifier, peer, request, private_data, reads, datagram_peer }
+}
+
+/// Copies private data, if there is any.
+///
+/// # Safety
+///
+/// `data` is null, or so many bytes are there.
+unsafe fn bytes(data: *const c_void, length: u8) -> Vec<u8> {
+    if data.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { slice::from_raw_parts(data.cast::<u8>(), length.into()) }.to_vec()
 }
 
 impl Event {
@@ -133,6 +156,10 @@ impl From<Event> for Error {
         if kind == EventKind::REJECTED {
             return Self::Rejected { peer, reason: RejectReason(status), private_data };
         }
+        if kind == EventKind::UNREACHABLE && status > 0 {
+            let reason = RejectReason::of_datagram_service(status);
+            return Self::Rejected { peer, reason, private_data };
+        }
         let source = (status < 0).then(|| io::Error::from_raw_os_error(-status));
         Self::Connection { event: kind, status, peer, source }
     }
@@ -157,7 +184,7 @@ impl EventKind {
     pub const CONNECT_RESPONSE: Self = Self(rdma_sys::RDMA_CM_EVENT_CONNECT_RESPONSE);
     /// Connecting failed on the way.
     pub const CONNECT_ERROR: Self = Self(rdma_sys::RDMA_CM_EVENT_CONNECT_ERROR);
-    /// The peer does not answer.
+    /// The peer does not answer; for datagrams, it may also have said no, with a positive status.
     pub const UNREACHABLE: Self = Self(rdma_sys::RDMA_CM_EVENT_UNREACHABLE);
     /// The peer said no.
     pub const REJECTED: Self = Self(rdma_sys::RDMA_CM_EVENT_REJECTED);
@@ -186,6 +213,12 @@ impl EventKind {
                 | Self::REJECTED
                 | Self::DISCONNECTED
         )
+    }
+
+    /// Whether C fills in private data where the peer is a datagram service. In multicast events the field has another
+    /// meaning.
+    fn has_private_data_of_datagrams(self) -> bool {
+        matches!(self, Self::CONNECT_REQUEST | Self::ESTABLISHED | Self::UNREACHABLE)
     }
 
     /// What to do about a failure of this kind.
@@ -247,6 +280,7 @@ mod tests {
             request: None,
             private_data: vec![7; 148],
             reads: Reads { incoming: 0, outgoing: 0 },
+            datagram_peer: None,
         }
     }
 

@@ -33,6 +33,16 @@ impl RejectReason {
     /// iWARP: the other side closed the TCP connection.
     pub const RESET: Self = Self(-libc::ECONNRESET);
 
+    /// The reason that the status of a datagram service's answer stands for; InfiniBand specification, section 16.7.
+    pub(super) const fn of_datagram_service(status: i32) -> Self {
+        match status {
+            1 => Self::NOT_LISTENING,
+            2 => Self::BY_THE_PROGRAM,
+            3 => Self::NO_QUEUE_PAIR,
+            _ => Self::UNSUPPORTED,
+        }
+    }
+
     /// What to do about it.
     #[must_use]
     pub const fn remedy(self) -> &'static str {

@@ -142,9 +142,13 @@ impl RouteBuilder {
     ///
     /// As for [`EventChannel::create`] and [`Identifier::resolve_address`].
     pub fn start(self) -> Result<Resolving> {
+        self.begin(PortSpace::TCP)
+    }
+
+    pub(super) fn begin(self, ports: PortSpace) -> Result<Resolving> {
         let Self { peer, source, type_of_service, timeout } = self;
         let channel = EventChannel::create()?;
-        let identifier = Identifier::create(&channel, PortSpace::TCP)?;
+        let identifier = Identifier::create(&channel, ports)?;
         if let Some(value) = type_of_service {
             identifier.set_type_of_service(value)?;
         }
@@ -169,8 +173,25 @@ impl Resolving {
     ///
     /// # Errors
     ///
-    /// [`Error::Connection`](crate::Error::Connection) if there is none; [`Error::Invalid`](crate::Error::Invalid) after it has finished.
+    /// [`Error::Connection`](crate::Error::Connection) if there is none; [`Error::Invalid`](crate::Error::Invalid) after it
+    /// has finished.
     pub fn try_finish(&mut self) -> Result<Option<Route>> {
+        let found = self.try_find()?;
+        Ok(found.map(|(identifier, channel)| Route { identifier, channel }))
+    }
+
+    /// Waits until the route is found.
+    ///
+    /// # Errors
+    ///
+    /// As for [`try_finish`](Self::try_finish), and [`Error::TimedOut`](crate::Error::TimedOut).
+    pub fn finish(self) -> Result<Route> {
+        let (identifier, channel) = self.find()?;
+        Ok(Route { identifier, channel })
+    }
+
+    /// The identifier whose route is known, with its channel.
+    pub(super) fn try_find(&mut self) -> Result<Option<(Identifier, EventChannel)>> {
         while let Some(event) = self.channel.try_event()? {
             let identifier = self.identifier.as_ref().ok_or_else(finished)?;
             match event.kind() {
@@ -182,22 +203,17 @@ impl Resolving {
                 _ => {
                     event.expect(EventKind::ROUTE_RESOLVED)?;
                     let identifier = self.identifier.take().ok_or_else(finished)?;
-                    return Ok(Some(Route { identifier, channel: self.channel.again() }));
+                    return Ok(Some((identifier, self.channel.again())));
                 }
             }
         }
         Ok(None)
     }
 
-    /// Waits until the route is found.
-    ///
-    /// # Errors
-    ///
-    /// As for [`try_finish`](Self::try_finish), and [`Error::TimedOut`](crate::Error::TimedOut).
-    pub fn finish(mut self) -> Result<Route> {
+    pub(super) fn find(mut self) -> Result<(Identifier, EventChannel)> {
         loop {
-            if let Some(route) = self.try_finish()? {
-                return Ok(route);
+            if let Some(found) = self.try_find()? {
+                return Ok(found);
             }
             if !self.channel.wait(&self.deadline)? {
                 return Err(self.deadline.missed("looking for the way to the peer"));

@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{
     Closed, Completion, CompletionChannel, CompletionQueue, Connected, Error, Finished, HostBuffer,
-    LocalPort, Notification, OwnedBuffer, Parent, ProtectionDomain, QueuePairNumber, Rc, Receiving,
+    LocalPort, Notification, OwnedBuffer, Parent, ProtectionDomain, QueuePairNumber, Receiving,
     RecvWr, RejectReason, Rejected, RemoteRead, RemoteSegment, RemoteWrite, Result, Segment,
     SendWr, Transport, WorkId, descriptor::Deadline, in_flight::InFlight,
 };
@@ -90,7 +90,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     }
 }
 
-impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
+impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     /// Makes it ready to send and to receive, as [`QueuePair::connect`]. Receives should be posted before the peer
     /// sends: [`initialize`](Self::initialize) first, then post them.
     ///
@@ -101,7 +101,7 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
         self,
         remote: &QpInfo,
         options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B>> {
+    ) -> Result<OwnedQueuePair<'a, T, B>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
@@ -114,13 +114,13 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Reset> {
     pub fn initialize(
         self,
         options: &ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B, Initialized>> {
+    ) -> Result<OwnedQueuePair<'a, T, B, Initialized>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.initialize(options)?, work, channel })
     }
 }
 
-impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Initialized> {
+impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
     /// Makes it ready to send to the peer and to receive from it.
     ///
     /// # Errors
@@ -130,7 +130,7 @@ impl<'a, B: HostBuffer> OwnedQueuePair<'a, Rc, B, Initialized> {
         self,
         remote: &QpInfo,
         options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, Rc, B>> {
+    ) -> Result<OwnedQueuePair<'a, T, B>> {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
@@ -175,23 +175,30 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
         range: impl RangeBounds<usize>,
         request: impl for<'s> FnOnce(Segment<'s>) -> SendWr<'s, T>,
     ) -> Result<WorkId, Rejected<'a, B>> {
-        let Some(id) = self.work.sends.next() else {
-            return Err(Rejected::full("sends in flight", self.work.sends.len(), buffer));
-        };
         let posted = match buffer.region().segment(range) {
-            Ok(segment) => {
-                let wr = request(segment).id(id).signaled();
-                self.pair.post_send(&mut [wr]).map_err(RejectReason::Post)
-            }
+            Ok(segment) => self.post_request(request(segment)),
             Err(error) => Err(RejectReason::Check(error)),
         };
         match posted {
-            Ok(()) => {
-                self.work.sends.insert(buffer);
-                Ok(WorkId(id))
+            Ok(id) => {
+                self.keep(buffer);
+                Ok(id)
             }
             Err(reason) => Err(Rejected::new(buffer, reason)),
         }
+    }
+
+    /// Posts a request, whose buffer must then be [kept](Self::keep) before anything else happens.
+    pub(crate) fn post_request(&mut self, request: SendWr<'_, T>) -> Result<WorkId, RejectReason> {
+        let sends = &self.work.sends;
+        let id = sends.next().ok_or_else(|| RejectReason::full("sends in flight", sends.len()))?;
+        self.pair.post_send(&mut [request.id(id).signaled()])?;
+        Ok(WorkId(id))
+    }
+
+    /// Keeps the buffer of the request that was just posted.
+    pub(crate) fn keep(&mut self, buffer: OwnedBuffer<'a, B>) {
+        self.work.sends.insert(buffer);
     }
 }
 
@@ -246,7 +253,8 @@ impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B,
     #[doc(alias = "ibv_post_recv")]
     pub fn post_receive(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>> {
         let Some(id) = self.work.receives.next() else {
-            return Err(Rejected::full("receives in flight", self.work.receives.len(), buffer));
+            let reason = RejectReason::full("receives in flight", self.work.receives.len());
+            return Err(Rejected::new(buffer, reason));
         };
         let id = id | WorkId::RECEIVE;
         let posted = match buffer.region().segment(..) {

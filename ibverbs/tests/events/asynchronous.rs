@@ -123,6 +123,19 @@ fn many_tasks_share_a_queue_pair_and_wait_for_room() {
     });
 }
 
+/// Trap 8.
+#[test]
+fn no_lock_is_held_while_the_caller_makes_a_request() {
+    on_pairs(|bench, a, b| async move {
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        let sent = a.post(buffer(&bench, &[1; 8]), .., |segment| {
+            assert_eq!(a.in_flight(), 0);
+            SendWr::send(segment)
+        });
+        sent.unwrap().await.unwrap().outcome().unwrap();
+    });
+}
+
 /// Trap 16.
 #[test]
 fn dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion() {

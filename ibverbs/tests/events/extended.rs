@@ -20,7 +20,8 @@ fn extended(bench: &Bench, fields: CompletionFields) -> Arc<CompletionQueue<'sta
 #[test]
 fn timestamps_are_read_in_both_clocks_and_in_order() {
     let bench = Bench::new();
-    let fields = CompletionFields::TIMESTAMP | CompletionFields::WALL_CLOCK;
+    let clocks = CompletionFields::TIMESTAMP | CompletionFields::WALL_CLOCK;
+    let fields = clocks | CompletionFields::OPERATION;
     let queue = extended(&bench, fields);
     assert_eq!(queue.fields(), Some(fields));
     let [a, b] = bench.pair(&queue, &bench.queue());
@@ -35,7 +36,7 @@ fn timestamps_are_read_in_both_clocks_and_in_order() {
     while let Some(completion) = poller.next().unwrap() {
         assert_eq!(completion.id(), count);
         let work = completion.outcome().unwrap();
-        assert_eq!(work.operation(), Operation::SEND);
+        assert_eq!(work.operation(), Some(Operation::SEND));
         let times = (work.timestamp().unwrap(), work.wall_clock().unwrap());
         assert!(last.0 <= times.0 && times.0 <= after.0, "{last:?} {times:?} {after:?}");
         assert!(last.1 <= times.1 && times.1 <= after.1, "{last:?} {times:?} {after:?}");
@@ -58,7 +59,7 @@ fn fields_that_were_not_asked_for_are_none_and_never_called() {
     let mut poller = queue.poller().unwrap();
     let completion = *poller.next().unwrap().unwrap();
     let work = completion.outcome().unwrap();
-    assert_eq!(work.operation(), Operation::RECEIVE);
+    assert_eq!((work.operation(), work.has_routing_header()), (None, None));
     assert_eq!(work.byte_length(), None);
     assert_eq!(work.immediate(), None);
     assert_eq!(work.invalidated_key(), None);
@@ -83,6 +84,8 @@ fn every_field_that_was_asked_for_is_there() {
     let mut poller = queue.poller().unwrap();
     let completion = poller.next().unwrap().unwrap();
     let work = completion.outcome().unwrap();
+    assert_eq!(work.operation(), Some(Operation::RECEIVE));
+    assert_eq!(work.has_routing_header(), Some(false));
     assert_eq!(work.byte_length(), Some(0));
     assert_eq!(work.immediate(), Some(0xC0DE));
     assert_eq!(work.invalidated_key(), None);

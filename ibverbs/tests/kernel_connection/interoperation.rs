@@ -18,13 +18,13 @@ use crate::support::{End, PATIENCE, on_host, parameters, require_device};
 const ROUNDS: usize = 10;
 
 /// A program on a host of the testbed, killed if it does not end.
-struct Program {
+pub(crate) struct Program {
     child: Child,
     name: String,
 }
 
 impl Program {
-    fn start(host: &str, words: &[&str]) -> Self {
+    pub(crate) fn start(host: &str, words: &[&str]) -> Self {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", host]).args(words);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -32,7 +32,7 @@ impl Program {
     }
 
     /// Waits for its end, which must be a good one; returns what it wrote.
-    fn end(mut self) -> String {
+    pub(crate) fn end(mut self) -> String {
         let deadline = Instant::now() + PATIENCE;
         while self.child.try_wait().unwrap().is_none() {
             if Instant::now() > deadline {

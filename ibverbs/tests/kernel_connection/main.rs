@@ -3,7 +3,9 @@
 #![expect(clippy::print_stdout, reason = "a test that cannot run says so")]
 
 mod connect;
+mod datagrams;
 mod failures;
+mod futures;
 mod interoperation;
 mod lifetimes;
 mod support;

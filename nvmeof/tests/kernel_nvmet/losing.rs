@@ -2,12 +2,13 @@
 #![expect(clippy::expect_used, reason = "what goes wrong here fails the test")]
 
 use std::{
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::target::{Nvmet, has_target, options, pattern};
-use nvmeof::{Buffer, Error, Finished, Reconnect, Request, Ticket};
+use crate::target::{Nvmet, has_target, options, pattern, run};
+use nvmeof::{Buffer, Controller, Error, Finished, Nqn, Reconnect, Request, Ticket};
 
 fn eager() -> Reconnect {
     Reconnect {
@@ -113,6 +114,102 @@ fn every_acknowledged_write_survives_two_hundred_losses_of_the_target() {
         }
     }
     println!("{losses} writes ended without an acknowledgement");
+}
+
+/// Says that this process is the host of [`the_loss_of_one_packet_in_a_hundred_costs_time_only`].
+const LOSSY_HOST: &str = "NVMEOF_LOSSY_HOST";
+
+#[test]
+fn the_loss_of_one_packet_in_a_hundred_costs_time_only() {
+    if !has_target() {
+        return;
+    }
+    if std::env::var_os(LOSSY_HOST).is_some() {
+        return be_the_host_of_a_lossy_network().unwrap();
+    }
+    // The kernel's target listens in the initial namespace, so the host goes to another one.
+    let wire = Wire::new();
+    let mut target = Nvmet::at("lossy", Wire::TARGET);
+    target.add_ram(1);
+    target.link();
+    for end in ["nvl0", "nvl1"] {
+        wire.run(end, "tc", &["qdisc", "add", "dev", end, "root", "netem", "loss", "1%"]);
+    }
+    let program = std::env::current_exe().unwrap();
+    let test = "losing::the_loss_of_one_packet_in_a_hundred_costs_time_only";
+    let output = Command::new("ip")
+        .args(["netns", "exec", Wire::NAMESPACE])
+        .arg(program)
+        .args(["--exact", test, "--nocapture"])
+        .env(LOSSY_HOST, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(said.contains("1 passed"), "{said}");
+    let dropped = String::from_utf8(run("tc", &["-s", "qdisc", "show", "dev", "nvl0"])).unwrap();
+    assert!(!dropped.contains("dropped 0,"), "nothing was lost: {dropped}");
+}
+
+fn be_the_host_of_a_lossy_network() -> nvmeof::Result<()> {
+    let nqn = Nqn::new("nqn.2024-01.org.example:lossy")?;
+    let settings = options().io_queues(2).reconnect(Reconnect::NEVER);
+    let controller = Controller::connect_with(Wire::TARGET, nqn, settings)?;
+    let namespace = controller.namespace(1)?;
+    let buffer = controller.allocate(256 << 10)?;
+    for round in 0..8 {
+        let bytes = pattern(256 << 10, round);
+        buffer.write_at(0, &bytes)?;
+        namespace.write(round * 512, &buffer)?;
+        buffer.write_at(0, &vec![0; bytes.len()])?;
+        namespace.read(round * 512, &buffer)?;
+        if buffer.to_vec() != bytes {
+            return Err(Error::Closed);
+        }
+    }
+    Ok(())
+}
+
+/// Two hosts with a wire between them: the initial network namespace and another one.
+struct Wire;
+
+impl Wire {
+    const NAMESPACE: &'static str = "nvmeof-lossy";
+    const TARGET: &'static str = "10.98.0.1";
+
+    fn new() -> Self {
+        let wire = Self;
+        run("modprobe", &["sch_netem"]);
+        run("ip", &["netns", "add", Self::NAMESPACE]);
+        let pair = ["type", "veth", "peer", "name", "nvl1", "netns", Self::NAMESPACE];
+        run("ip", &[&["link", "add", "nvl0"], &pair[..]].concat());
+        for (end, address, device) in
+            [("nvl0", "10.98.0.1/24", "rxe_nvl0"), ("nvl1", "10.98.0.2/24", "rxe_nvl1")]
+        {
+            wire.run(end, "ip", &["addr", "add", address, "dev", end]);
+            wire.run(end, "ip", &["link", "set", end, "up"]);
+            wire.run(end, "rdma", &["link", "add", device, "type", "rxe", "netdev", end]);
+        }
+        wire
+    }
+
+    /// Runs a program where this end of the wire is.
+    fn run(&self, end: &str, program: &str, arguments: &[&str]) {
+        if end == "nvl0" {
+            run(program, arguments);
+        } else {
+            let inside = ["netns", "exec", Self::NAMESPACE, program];
+            run("ip", &[&inside[..], arguments].concat());
+        }
+    }
+}
+
+impl Drop for Wire {
+    fn drop(&mut self) {
+        // The devices go with their interfaces.
+        run("ip", &["link", "delete", "nvl0"]);
+        run("ip", &["netns", "delete", Self::NAMESPACE]);
+    }
 }
 
 /// Notes how a write ended; counts the ones that were not acknowledged.

@@ -79,9 +79,22 @@ impl Nvmet {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let mut target = Self::bare(name, 4420, ADDRESS);
         target._turn = Some(turn);
-        target.add_namespace(1, Path::new("/dev/ram0"));
+        target.add_ram(1);
         target.link();
         target
+    }
+
+    /// A target without a namespace at another address, not reachable yet.
+    pub(crate) fn at(name: &str, address: &str) -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut target = Self::bare(name, 4420, address);
+        target._turn = Some(turn);
+        target
+    }
+
+    /// Adds a namespace on the first ram disk.
+    pub(crate) fn add_ram(&mut self, id: u32) {
+        self.add_namespace(id, Path::new("/dev/ram0"));
     }
 
     /// A second target beside another one.
@@ -93,7 +106,7 @@ impl Nvmet {
     }
 
     /// A subsystem and a port that have nothing to do with each other yet.
-    pub(crate) fn bare(name: &str, port: u16, address: &str) -> Self {
+    fn bare(name: &str, port: u16, address: &str) -> Self {
         let nqn = format!("nqn.2024-01.org.example:{name}");
         let target = Self {
             nqn,
@@ -119,7 +132,7 @@ impl Nvmet {
     }
 
     /// Adds a namespace on a block device or a file.
-    pub(crate) fn add_namespace(&mut self, id: u32, device: &Path) {
+    fn add_namespace(&mut self, id: u32, device: &Path) {
         let path = self.subsystem().join("namespaces").join(id.to_string());
         fs::create_dir_all(&path).unwrap();
         write(&path.join("device_path"), device.to_str().unwrap());

@@ -2,7 +2,8 @@
 #![expect(unsafe_code, reason = "the verbs of contexts, called from C")]
 
 use std::{
-    ffi::{c_char, c_int, c_void},
+    ffi::{CStr, c_char, c_int, c_void},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     ptr,
 };
 
@@ -11,12 +12,13 @@ use rdma_sys as c;
 use crate::{
     async_event::AsyncQueue,
     completion_queue, device_memory, domain,
-    errno::{Outcome, object, set_errno, status},
+    errno::{Outcome, errno, object, set_errno, status},
     fabric::{Fabric, fabric},
     handle::{ContextHandle, ContextRef},
-    pair, query, shared_receive, special_region,
+    import::command_descriptor,
+    pair, query, shared_receive, special_region, steering,
     verb::Verb,
-    window, xrc,
+    window, work_queue, xrc,
 };
 
 /// An open device.
@@ -25,6 +27,10 @@ pub(crate) struct Context {
     pub(crate) device: u32,
     /// The connection manager has it open, with this domain; neither counts as left over.
     internal: Option<u32>,
+    /// What `cmd_fd` is. It is closed with the context.
+    pub(crate) command: OwnedFd,
+    /// Of an imported context: the one whose objects it shares.
+    pub(crate) shares: Option<u32>,
     pub(crate) events: AsyncQueue,
 }
 
@@ -93,14 +99,45 @@ pub(crate) unsafe extern "C" fn ibv_open_device(device: *mut c::ibv_device) -> *
 }
 
 fn open(raw: *mut c::ibv_device) -> Outcome<*mut c::ibv_context> {
+    let device = {
+        let mut fabric = fabric();
+        let (device, _) = fabric.number_of(raw).ok_or(libc::ENODEV)?;
+        fabric.enter(device, Verb::ibv_open_device)?;
+        device
+    };
+    make(device, command_descriptor()?, None)
+}
+
+/// A new descriptor of a file of its own.
+pub(crate) fn descriptor(name: &CStr) -> Outcome<OwnedFd> {
+    // SAFETY: the name is a C string.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    if fd < 0 {
+        return Err(errno());
+    }
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Makes a context, which shares the objects of another if it is imported.
+pub(crate) fn make(
+    device: u32,
+    command: OwnedFd,
+    shares: Option<u32>,
+) -> Outcome<*mut c::ibv_context> {
     let mut fabric = fabric();
-    let (device, _) = fabric.number_of(raw).ok_or(libc::ENODEV)?;
-    fabric.enter(device, Verb::ibv_open_device)?;
     let events = AsyncQueue::new()?;
-    let async_fd = events.fd();
+    let (async_fd, cmd_fd) = (events.fd(), command.as_raw_fd());
     let description = &fabric.device(device).ok_or(libc::ENODEV)?.description;
+    let raw = ptr::with_exposed_provenance_mut(description.raw);
     let (posting, completion) = (description.extended_posting, description.extended_completion);
-    let number = fabric.contexts.insert_with(|_| Context { device, internal: None, events });
+    let number = fabric.contexts.insert_with(|_| Context {
+        device,
+        internal: None,
+        command,
+        shares,
+        events,
+    });
     let verbs = c::verbs_context {
         sz: size_of::<c::verbs_context>(),
         query_port: Some(query::query_port_ex),
@@ -125,9 +162,20 @@ fn open(raw: *mut c::ibv_device) -> Outcome<*mut c::ibv_context> {
         alloc_null_mr: Some(special_region::alloc_null_mr),
         advise_mr: Some(special_region::advise_mr),
         reg_mr_ex: Some(special_region::ibv_reg_mr_ex),
+        ibv_create_flow: Some(steering::create_flow),
+        ibv_destroy_flow: Some(steering::destroy_flow),
+        create_counters: Some(steering::create_counters),
+        destroy_counters: Some(steering::destroy_counters),
+        attach_counters_point_flow: Some(steering::attach_counters_point_flow),
+        read_counters: Some(steering::read_counters),
+        create_wq: Some(work_queue::create_wq),
+        modify_wq: Some(work_queue::modify_wq),
+        destroy_wq: Some(work_queue::destroy_wq),
+        create_rwq_ind_table: Some(work_queue::create_rwq_ind_table),
+        destroy_rwq_ind_table: Some(work_queue::destroy_rwq_ind_table),
         context: c::ibv_context {
             device: raw,
-            cmd_fd: -1,
+            cmd_fd,
             async_fd,
             num_comp_vectors: 4,
             abi_compat: ptr::without_provenance_mut::<c_void>(c::VERBS_ABI_IS_EXTENDED),
@@ -244,6 +292,11 @@ impl Fabric {
             addresses: |_| "address handle";
             memories: |_| "device memory";
             xrc_domains: |_| "XRC domain";
+            counters: |_| "completion counter";
+            flows: |_| "flow";
+            flow_counters: |_| "flow counters";
+            tables: |_| "indirection table";
+            work_queues: |_| "work queue";
         }
         all.extend(self.keys.of_context(context));
         add! {
@@ -251,6 +304,13 @@ impl Fabric {
             domains: domain::kind;
         }
         all
+    }
+
+    /// Whether objects of one context can be imported into another.
+    pub(crate) fn shares(&self, into: u32, owner: u32) -> bool {
+        let origin =
+            |number: u32| self.contexts.get(number).map(|context| context.shares.unwrap_or(number));
+        origin(into).is_some() && origin(into) == origin(owner)
     }
 
     /// Ends everything that a closed context had on the device. The C structs stay allocated, for

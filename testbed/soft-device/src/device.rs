@@ -318,7 +318,9 @@ impl SoftDevice {
 
     /// Makes the `nth` call of a verb from now fail with `errno`, 1 being the next call.
     ///
-    /// The verb is a C name. A refused `ibv_poll_cq` returns a negative count; a refused
+    /// The verb is the C name that a program writes, so `ibv_reg_mr` also where the header makes
+    /// `ibv_reg_mr_iova2` of it, and `ibv_reg_mr_iova` where the address of the region is another. Of
+    /// the connection manager, calls on an identifier that has a device count. A refused `ibv_poll_cq` returns a negative count; a refused
     /// `ibv_post_send` or `ibv_post_recv` posts nothing. Refusals add up.
     ///
     /// # Panics

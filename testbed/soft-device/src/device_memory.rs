@@ -3,13 +3,14 @@
 
 use std::{
     ffi::{c_int, c_uint, c_void},
-    os::fd::{AsRawFd, FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
     ptr,
 };
 
 use rdma_sys as c;
 
 use crate::{
+    context::descriptor,
     domain::DomainRef,
     errno::{Outcome, errno, minus_one, object, status},
     fabric::{Fabric, fabric},
@@ -72,6 +73,11 @@ fn allocate(context: ContextRef, attr: &c::ibv_alloc_dm_attr) -> Outcome<*mut c:
         regions: 0,
         freed: false,
     });
+    Ok(handle(context, number))
+}
+
+/// A struct for device memory.
+pub(crate) fn handle(context: ContextRef, number: u32) -> *mut c::ibv_dm {
     let raw = c::ibv_dm {
         context: context.raw,
         memcpy_to_dm: Some(memcpy_to_dm),
@@ -79,18 +85,13 @@ fn allocate(context: ContextRef, attr: &c::ibv_alloc_dm_attr) -> Outcome<*mut c:
         comp_mask: c::IBV_DM_MASK_HANDLE,
         handle: number,
     };
-    Ok(Handle::make(raw, number))
+    Handle::make(raw, number)
 }
 
 /// A new file of zeros and the address of its bytes.
 fn file_of(length: usize) -> Outcome<(OwnedFd, usize)> {
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"device-memory".as_ptr(), libc::MFD_CLOEXEC) };
-    if fd < 0 {
-        return Err(errno());
-    }
-    // SAFETY: the descriptor is new and nobody else's.
-    let file = unsafe { OwnedFd::from_raw_fd(fd) };
+    let file = descriptor(c"device-memory")?;
+    let fd = file.as_raw_fd();
     let size = libc::off_t::try_from(length).map_err(|_| libc::EINVAL)?;
     // SAFETY: the descriptor is open.
     if unsafe { libc::ftruncate(fd, size) } < 0 {

@@ -77,6 +77,8 @@ pub(crate) struct QueuePair {
     /// How many C structs stand for it: more than one for a shared target of XRC.
     handles: u32,
     ece: c::ibv_ece,
+    /// Flows that lead to it.
+    pub(crate) flows: u32,
     /// Of a scalable reliable datagram pair: writes with immediate use no receive up, and writes may
     /// bring their data along.
     unsolicited: bool,
@@ -125,7 +127,8 @@ impl PairRef {
     }
 }
 
-/// See `ibv_create_qp(3)`: `EBUSY` while the pair is in a multicast group.
+/// See `ibv_create_qp(3)`: `EBUSY` while the pair is in a multicast group or a flow
+/// leads to it.
 ///
 /// libibverbs waits until every asynchronous event of the pair is acknowledged; so that a test that
 /// forgets one ends, this refuses with `EBUSY` and notes a violation.
@@ -153,11 +156,13 @@ fn destroy(named: PairRef) -> Outcome {
         fabric.violation(named.device, text);
         return Err(libc::EBUSY);
     }
-    if fabric.members.iter().any(|member| member.pair == named.number) {
+    let flows = fabric.pairs.get(named.number).map_or(0, |pair| pair.flows);
+    if flows > 0 || fabric.members.iter().any(|member| member.pair == named.number) {
         return Err(libc::EBUSY);
     }
     let pair = fabric.pairs.remove(named.number).ok_or(libc::EINVAL)?;
     fabric.waiting.retain(|&each| each != named.number);
+    fabric.detach_counters(named.number);
     fabric.forget_events(pair.context, Element::Pair(named.number, pair.raw));
     let keeps = fabric.device(named.device).is_some_and(|each| each.description.keeps_completions);
     for queue in [pair.send_cq, pair.receive_cq].into_iter().flatten() {

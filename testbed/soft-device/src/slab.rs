@@ -52,6 +52,10 @@ impl<T> Slab<T> {
         self.entries.get_mut(place)?.take()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.entries.len()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (self.base..)
             .zip(&self.entries)

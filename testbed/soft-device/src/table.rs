@@ -9,8 +9,9 @@ use std::{
 use rdma_sys as c;
 
 use crate::{
-    address, async_event, channel, cm, completion_queue, context, device_memory, domain, efa, pair,
-    query, region, shared_receive, special_region, strings,
+    address, async_event, channel, cm, completion_counter, completion_queue, context,
+    device_memory, domain, efa, import, pair, query, rates, region, shared_receive, special_region,
+    strings,
 };
 
 /// The exported C functions, with the module that has each.
@@ -71,6 +72,26 @@ macro_rules! for_each_symbol {
             special_region::ibv_reg_mr_ex(pd: *mut c::ibv_pd, init: *mut c::ibv_mr_init_attr) -> *mut c::ibv_mr;
             special_region::ibv_rereg_mr(mr: *mut c::ibv_mr, flags: c_int, pd: *mut c::ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> c_int;
             device_memory::ibv_dm_export_dmabuf_fd(dm: *mut c::ibv_dm) -> c_int;
+            import::ibv_import_device(fd: c_int) -> *mut c::ibv_context;
+            import::ibv_import_pd(context: *mut c::ibv_context, handle: u32) -> *mut c::ibv_pd;
+            import::ibv_unimport_pd(pd: *mut c::ibv_pd) -> ();
+            import::ibv_import_mr(pd: *mut c::ibv_pd, handle: u32) -> *mut c::ibv_mr;
+            import::ibv_unimport_mr(mr: *mut c::ibv_mr) -> ();
+            import::ibv_import_dm(context: *mut c::ibv_context, handle: u32) -> *mut c::ibv_dm;
+            import::ibv_unimport_dm(dm: *mut c::ibv_dm) -> ();
+            rates::ibv_query_port_speed(context: *mut c::ibv_context, port: u32, speed: *mut u64) -> c_int;
+            rates::ibv_rate_to_mbps(rate: c::ibv_rate) -> c_int;
+            rates::ibv_rate_to_mult(rate: c::ibv_rate) -> c_int;
+            completion_counter::_ibv_query_comp_cntr_caps(context: *mut c::ibv_context, caps: *mut c::ibv_comp_cntr_caps, size: usize) -> c_int;
+            completion_counter::ibv_create_comp_cntr(context: *mut c::ibv_context, attr: *mut c::ibv_comp_cntr_init_attr) -> *mut c::ibv_comp_cntr;
+            completion_counter::ibv_destroy_comp_cntr(counter: *mut c::ibv_comp_cntr) -> c_int;
+            completion_counter::ibv_set_comp_cntr(counter: *mut c::ibv_comp_cntr, value: u64) -> c_int;
+            completion_counter::ibv_set_err_comp_cntr(counter: *mut c::ibv_comp_cntr, value: u64) -> c_int;
+            completion_counter::ibv_inc_comp_cntr(counter: *mut c::ibv_comp_cntr, amount: u64) -> c_int;
+            completion_counter::ibv_inc_err_comp_cntr(counter: *mut c::ibv_comp_cntr, amount: u64) -> c_int;
+            completion_counter::ibv_read_comp_cntr(counter: *mut c::ibv_comp_cntr, value: *mut u64) -> c_int;
+            completion_counter::ibv_read_err_comp_cntr(counter: *mut c::ibv_comp_cntr, value: *mut u64) -> c_int;
+            completion_counter::ibv_qp_attach_comp_cntr(qp: *mut c::ibv_qp, counter: *mut c::ibv_comp_cntr, attr: *mut c::ibv_qp_attach_comp_cntr_attr) -> c_int;
             completion_queue::ibv_resize_cq(cq: *mut c::ibv_cq, capacity: c_int) -> c_int;
             strings::ibv_wc_status_str(status: c::ibv_wc_status) -> *const c_char;
             strings::ibv_event_type_str(event: c::ibv_event_type) -> *const c_char;

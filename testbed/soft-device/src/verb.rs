@@ -38,8 +38,18 @@ verbs! {
     ibv_set_ece ibv_query_ece ibv_modify_qp_rate_limit ibv_query_qp_data_in_order
     efadv_query_device efadv_query_ah efadv_query_mr efadv_get_max_sq_depth efadv_get_max_rq_depth
     efadv_create_qp_ex efadv_create_cq
+    ibv_import_device ibv_import_pd ibv_import_mr ibv_import_dm ibv_query_port_speed
+    ibv_query_comp_cntr_caps ibv_create_comp_cntr ibv_destroy_comp_cntr ibv_read_comp_cntr
+    ibv_read_err_comp_cntr ibv_set_comp_cntr ibv_set_err_comp_cntr ibv_inc_comp_cntr
+    ibv_inc_err_comp_cntr
+    ibv_qp_attach_comp_cntr
+    ibv_create_flow ibv_destroy_flow ibv_create_counters ibv_destroy_counters
+    ibv_attach_counters_point_flow ibv_read_counters
+    ibv_create_wq ibv_modify_wq ibv_destroy_wq ibv_post_wq_recv
+    ibv_create_rwq_ind_table ibv_destroy_rwq_ind_table
     rdma_bind_addr rdma_resolve_addr rdma_resolve_route rdma_connect rdma_accept rdma_disconnect
-    rdma_destroy_id rdma_join_multicast
+    rdma_destroy_id rdma_join_multicast rdma_create_qp rdma_listen rdma_establish rdma_notify
+    rdma_reject rdma_init_qp_attr rdma_migrate_id rdma_set_option
 }
 
 impl Verb {

@@ -58,8 +58,9 @@ impl Poller<'_> {
             }
             let mut ended = false;
             while let Some(place) = room.get_mut(filled) {
+                let mut entry = ExtendedCompletion::default();
                 // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
-                let entry = unsafe { ExtendedCompletion::read(cq, self.fields) };
+                unsafe { entry.read(cq, self.fields) };
                 *place = make(entry, Some(cq));
                 filled += 1;
                 if self.one_by_one || filled == room.len() {

@@ -106,6 +106,9 @@ pub(crate) unsafe extern "C" fn rdma_establish(id: *mut c::rdma_cm_id) -> c_int 
     }
     let mut fabric = fabric();
     let waits = |it: &Identifier| it.state == State::Responded;
+    if let Err(code) = fabric.enter_with(number, Verb::rdma_establish) {
+        return minus_one(Err(code));
+    }
     minus_one(if fabric.cm.identifiers.get(number).is_some_and(waits) {
         fabric.establish(number);
         Ok(())
@@ -122,6 +125,9 @@ pub(crate) unsafe extern "C" fn rdma_notify(
     // SAFETY: the caller gives a live identifier.
     let number = unsafe { number(id) };
     let mut fabric = fabric();
+    if let Err(code) = fabric.enter_with(number, Verb::rdma_notify) {
+        return minus_one(Err(code));
+    }
     let Some(identifier) = fabric.cm.identifiers.get_mut(number) else {
         return minus_one(Err(libc::EINVAL));
     };
@@ -165,6 +171,7 @@ pub(crate) unsafe extern "C" fn rdma_reject_ece(
 
 fn reject(number: u32, data: &[u8]) -> Outcome {
     let mut fabric = fabric();
+    fabric.enter_with(number, Verb::rdma_reject)?;
     let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
     let (state, ps) = (identifier.state, identifier.ps);
     if !matches!(state, State::Requested | State::Responded) || data.len() > REJECT_DATA {

@@ -29,8 +29,9 @@ pub(crate) unsafe extern "C" fn rdma_listen(id: *mut c::rdma_cm_id, backlog: c_i
         if idle { bind(number, SocketAddr::from(([0, 0, 0, 0], 0))).map(drop) } else { Ok(()) };
     minus_one(bound.and_then(|()| {
         let mut fabric = fabric();
+        fabric.enter_with(number, Verb::rdma_listen)?;
         let identifier = fabric.cm.identifiers.get_mut(number).ok_or(libc::EINVAL)?;
-        if !matches!(identifier.state, State::Bound) {
+        if identifier.state != State::Bound {
             return Err(libc::EINVAL);
         }
         identifier.state = State::Listening;

@@ -176,6 +176,9 @@ pub(crate) unsafe extern "C" fn rdma_set_option(
     if length != wanted {
         return minus_one(Err(libc::EINVAL));
     }
+    if let Err(code) = fabric().enter_with(number, Verb::rdma_set_option) {
+        return minus_one(Err(code));
+    }
     if option == c::RDMA_OPTION_ID_REUSEADDR {
         // SAFETY: the caller gives an int, as its length says.
         let reuses = unsafe { value.cast::<c_int>().read_unaligned() } != 0;
@@ -261,6 +264,7 @@ pub(crate) unsafe extern "C" fn rdma_migrate_id(
 /// Lets an identifier report to another channel.
 pub(super) fn migrate(number: u32, target: u32) -> Outcome {
     let mut fabric = fabric();
+    fabric.enter_with(number, Verb::rdma_migrate_id)?;
     let identifier = fabric.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
     let (source, waits) = (identifier.channel, identifier.waits);
     if waits || fabric.cm.channels.get(target).is_none() {
@@ -356,6 +360,12 @@ fn destroy(number: u32) -> Outcome<bool> {
 }
 
 impl Fabric {
+    /// Counts a call on an identifier that has a device, and tells whether a test wants it refused.
+    pub(super) fn enter_with(&mut self, number: u32, verb: Verb) -> Outcome {
+        let identifier = self.cm.identifiers.get(number).ok_or(libc::EINVAL)?;
+        identifier.device.map_or(Ok(()), |device| self.enter(device, verb))
+    }
+
     /// Tells the peer of an identifier that it is gone.
     pub(super) fn desert(&mut self, number: u32) {
         let Some(peer) =

@@ -16,6 +16,7 @@ use crate::{
     errno::{Outcome, errno, minus_one},
     fabric::{Fabric, fabric},
     pair::{create_qp_ex, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp},
+    verb::Verb,
 };
 
 /// See `rdma_create_qp(3)`: makes completion queues as well where none are given.
@@ -51,7 +52,11 @@ pub(crate) unsafe extern "C" fn rdma_create_qp_ex(
 ) -> c_int {
     // SAFETY: the caller gives a struct of its own.
     let init = unsafe { &mut *init };
-    // SAFETY: the caller gives a live identifier, and is in a call on it.
+    // SAFETY: the caller gives a live identifier.
+    if let Err(code) = fabric().enter_with(unsafe { number(id) }, Verb::rdma_create_qp) {
+        return minus_one(Err(code));
+    }
+    // SAFETY: the caller is in a call on the identifier.
     let raw = unsafe { &mut *id };
     if init.comp_mask & c::IBV_QP_INIT_ATTR_PD == 0 {
         init.comp_mask |= c::IBV_QP_INIT_ATTR_PD;
@@ -239,7 +244,8 @@ pub(crate) unsafe extern "C" fn rdma_init_qp_attr(
     let number = unsafe { number(id) };
     // SAFETY: the caller gives a struct that says which state it wants.
     let state = unsafe { (*attr).qp_state };
-    minus_one(attributes(number, state).map(|(answer, set)| {
+    let entered = fabric().enter_with(number, Verb::rdma_init_qp_attr);
+    minus_one(entered.and_then(|()| attributes(number, state)).map(|(answer, set)| {
         // SAFETY: the caller gives a place for the attributes.
         unsafe { attr.write(answer) };
         // SAFETY: the caller gives a place for the mask.

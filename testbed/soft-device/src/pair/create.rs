@@ -344,6 +344,7 @@ fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> 
         waiting: None,
         handles: 1,
         ece: c::ibv_ece::default(),
+        flows: 0,
         unsolicited: creation.efa.is_some_and(|efa| efa.unsolicited),
         inline_writes: creation.efa.is_some_and(|efa| efa.inline_writes),
     });

@@ -7,6 +7,7 @@ use rdma_sys as c;
 use super::{QueuePair, wait::Reason, work::Request};
 use crate::{
     async_event::Element,
+    completion_counter::operation_of,
     completion_queue::{Completion, Frees},
     fabric::{Fabric, Scratch},
     memory::Denied,
@@ -90,6 +91,7 @@ impl Fabric {
             }
             self.report(queue, ended);
         }
+        self.count_end(number, operation_of(request.opcode), good, length);
         if good || status == c::IBV_WC_WR_FLUSH_ERR {
             return;
         }
@@ -176,7 +178,7 @@ impl Completion {
     ///
     /// After a failure the fields that `ibv_poll_cq(3)` calls undefined have values that make no
     /// sense, so that a program that reads them is noticed.
-    pub(super) fn ended(self, status: c::ibv_wc_status) -> Self {
+    pub(crate) fn ended(self, status: c::ibv_wc_status) -> Self {
         if status == c::IBV_WC_SUCCESS {
             return self;
         }

@@ -131,6 +131,9 @@ impl Fabric {
                 xrc.map(|(_, queue)| queue).or(own)
             }
         };
+        let good = completion.status == c::IBV_WC_SUCCESS;
+        let bytes = if good { completion.byte_len.into() } else { 0 };
+        self.count_end(pair, c::IBV_QP_ATTACH_COMP_CNTR_OP_RECV, good, bytes);
         if let Some(queue) = queue {
             self.report(queue, completion);
         }

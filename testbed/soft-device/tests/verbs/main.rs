@@ -11,6 +11,8 @@ mod engine;
 #[cfg(test)]
 mod events;
 #[cfg(test)]
+mod kept;
+#[cfg(test)]
 mod memory;
 #[cfg(test)]
 mod objects;
@@ -20,6 +22,8 @@ mod reliable;
 mod scalable;
 #[cfg(test)]
 mod shared;
+#[cfg(test)]
+mod storm;
 #[cfg(test)]
 mod support;
 #[cfg(test)]

@@ -1,14 +1,7 @@
 //! Devices, queue pairs and memory of the guest's EFA devices.
-#![expect(
-    clippy::expect_used,
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "a test stops at the first surprise, and says what it skipped"
-)]
-#![allow(dead_code, reason = "each test program needs a part of it")]
+pub(crate) mod memory_file;
 
 use std::{
-    env,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -22,6 +15,8 @@ use efa::{
     },
 };
 
+pub(crate) use crate::backend::{device, has_devices};
+
 /// Far more than anything here takes, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The key of every queue pair.
@@ -29,21 +24,6 @@ pub(crate) const KEY: QueueKey = QueueKey(0x1234);
 /// The rights that tests give where they do not test rights.
 pub(crate) const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-
-/// Whether there are as many EFA devices as a test needs; says so where there are not.
-///
-/// # Panics
-///
-/// If there are not, and the environment demands them.
-pub(crate) fn has_devices(needed: usize) -> bool {
-    let count = env::var("RDMA4RS_EFA_DEVICES").unwrap_or_default().parse().unwrap_or(0);
-    let demanded = env::var("RDMA_REQUIRE_DEVICE").is_ok_and(|value| value == "1");
-    assert!(count >= needed || !demanded, "{needed} EFA devices are demanded, there are {count}");
-    if count < needed {
-        println!("skipped: no EFA devices; `cargo testbed test efa` has them");
-    }
-    count >= needed
-}
 
 /// An open device with a domain and a completion queue.
 pub(crate) struct Lane {
@@ -56,13 +36,18 @@ pub(crate) struct Lane {
 impl Lane {
     /// Opens the device with this number.
     pub(crate) fn open(number: usize) -> Self {
-        let devices = efa::devices().unwrap();
-        let device = devices.get(number).expect("as many devices as `has_devices` said");
-        let context = Arc::new(device.open().unwrap());
+        let context = Arc::new(device(number).open().unwrap());
         let port = context.local_port(&DeviceSelector::default()).unwrap();
         let domain = Arc::new(ProtectionDomain::allocate(&context).unwrap());
         let queue = Arc::new(CompletionQueue::create(&context, 256).unwrap());
         Self { context, port, domain, queue }
+    }
+
+    /// The same with a completion queue that tells sender GIDs and unsolicited writes.
+    pub(crate) fn telling(number: usize) -> Self {
+        let lane = Self::open(number);
+        let queue = efa::completion_queue(&lane.context, 256).sender_gids().unsolicited();
+        Self { queue: Arc::new(queue.create().unwrap()), ..lane }
     }
 
     /// Begins an SRD queue pair.
@@ -91,7 +76,16 @@ impl Lane {
 
     /// Registers memory with every right.
     pub(crate) fn memory(&self, bytes: Vec<u8>) -> MemoryRegion<'static, Vec<u8>> {
-        MemoryRegion::register(&self.domain, bytes, ALL).unwrap()
+        self.memory_with(bytes, ALL)
+    }
+
+    /// Registers memory with some rights.
+    pub(crate) fn memory_with(
+        &self,
+        bytes: Vec<u8>,
+        access: Access,
+    ) -> MemoryRegion<'static, Vec<u8>> {
+        MemoryRegion::register(&self.domain, bytes, access).unwrap()
     }
 
     /// Takes `count` completions, in whatever order they come.
@@ -109,6 +103,13 @@ impl Lane {
             thread::yield_now();
         }
         all
+    }
+
+    /// Takes `count` completions, each of which must be a success.
+    pub(crate) fn successes(&self, count: usize) {
+        for done in self.completions(count) {
+            done.outcome().unwrap();
+        }
     }
 
     /// Takes one completion.
@@ -139,8 +140,8 @@ pub(crate) struct Both {
     pub(crate) far_pair: QueuePair<'static, Srd>,
     /// The far queue pair, as the near side knows it.
     pub(crate) to_far: Peer<'static>,
-    /// The near queue pair, as the far side knows it.
-    pub(crate) to_near: Peer<'static>,
+    /// The near queue pair, as the far side knows it: RDMA needs it.
+    _to_near: Peer<'static>,
 }
 
 impl Both {
@@ -153,11 +154,29 @@ impl Both {
     pub(crate) fn with(
         options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
     ) -> Self {
-        let (near, far) = (Lane::open(0), Lane::open(1));
+        Self::between(Lane::open(0), Lane::open(1), options)
+    }
+
+    /// The same between given lanes.
+    pub(crate) fn between(
+        near: Lane,
+        far: Lane,
+        options: impl Fn(QueuePairBuilder<'static, Srd>) -> QueuePairBuilder<'static, Srd>,
+    ) -> Self {
         let near_pair = options(near.builder()).prepare(&near.port, KEY).unwrap();
         let far_pair = options(far.builder()).prepare(&far.port, KEY).unwrap();
-        let (to_far, to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
-        Self { near, far, near_pair, far_pair, to_far, to_near }
+        Self::of(near, far, near_pair, far_pair)
+    }
+
+    /// Given queue pairs, which get to know each other.
+    pub(crate) fn of(
+        near: Lane,
+        far: Lane,
+        near_pair: QueuePair<'static, Srd>,
+        far_pair: QueuePair<'static, Srd>,
+    ) -> Self {
+        let (to_far, _to_near) = (near.peer(&far, &far_pair), far.peer(&near, &near_pair));
+        Self { near, far, near_pair, far_pair, to_far, _to_near }
     }
 }
 

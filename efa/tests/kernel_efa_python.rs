@@ -1,0 +1,170 @@
+//! Our side between devices with the Python package `efa`, which was made by others for real hardware.
+//!
+//! It needs the package in `target/python`, fetched for the guest's Python:
+//!
+//! ```text
+//! pip install --no-deps --only-binary=:all: --python-version 3.13 --target target/python efa
+//! ```
+#![cfg(test)]
+
+#[path = "backend/kernel.rs"]
+mod backend;
+#[expect(dead_code, reason = "these need few of the tools")]
+mod support;
+
+use std::{
+    fmt::Write as _,
+    io::{BufRead, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
+
+use efa::{
+    EndpointInfo, Srd,
+    ibverbs::{Operation, RecvWr, RemoteMemory, SendWr},
+};
+use support::{KEY, Lane, has_devices};
+
+const LENGTH: usize = 50_000;
+const MESSAGE: usize = 4_000;
+
+/// Where the package is, if it was fetched.
+fn package() -> Option<PathBuf> {
+    let test = std::env::current_exe().unwrap();
+    // target/debug/deps/kernel_efa_python-….
+    let target = test.ancestors().nth(3).map(|target| target.join("python"));
+    target.filter(|folder| folder.join("efa").is_dir())
+}
+
+/// The process of the other side; ended with the test.
+struct Python {
+    process: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Python {
+    fn start(package: &Path, device: &str) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/peer.py");
+        let mut process = Command::new("python3")
+            .arg(script)
+            .arg(device)
+            .env("PYTHONPATH", package)
+            .env("PYTHONDONTWRITEBYTECODE", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let input = process.stdin.take().unwrap();
+        let output = BufReader::new(process.stdout.take().unwrap());
+        Self { process, input, output }
+    }
+
+    /// What it says next; it says why on standard error if it ends instead.
+    fn hear(&mut self) -> String {
+        let mut line = String::new();
+        self.output.read_line(&mut line).unwrap();
+        assert!(!line.is_empty(), "Python ended");
+        line.trim().to_owned()
+    }
+
+    fn say(&mut self, text: &str) {
+        writeln!(self.input, "{text}").unwrap();
+    }
+}
+
+impl Drop for Python {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        drop(self.process.kill());
+        drop(self.process.wait());
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        write!(text, "{byte:02x}").unwrap();
+        text
+    })
+}
+
+fn from_hex(text: &str) -> Vec<u8> {
+    (0..text.len())
+        .step_by(2)
+        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
+        .collect()
+}
+
+/// The bytes that both sides know.
+fn bytes(seed: usize, length: usize) -> Vec<u8> {
+    (0..length).map(|index| u8::try_from((index * 7 + seed) & 0xff).unwrap()).collect()
+}
+
+#[test]
+fn both_directions_of_every_transfer_agree() {
+    if !has_devices(2) {
+        return;
+    }
+    let Some(package) = package() else {
+        println!("skipped: no Python package `efa` in target/python");
+        return;
+    };
+    let lane = Lane::open(0);
+    let pair = lane.pair();
+    let mut python = Python::start(&package, "efa_1");
+    let told = from_hex(&python.hear());
+    let endpoint = EndpointInfo::from_bytes(&told[..EndpointInfo::LENGTH]).unwrap();
+    let there = RemoteMemory::from_bytes(&told[EndpointInfo::LENGTH..]).unwrap();
+    assert_eq!(endpoint.queue_key, KEY);
+
+    let memory = lane.memory(vec![0; LENGTH]);
+    let inbox = lane.memory(vec![0; 2 * MESSAGE]);
+    let source = lane.memory(vec![0; LENGTH]);
+    for id in 0..2 {
+        let part = inbox.segment(..MESSAGE).unwrap();
+        pair.post_receive(&mut [RecvWr::to(id, part)]).unwrap();
+    }
+    let mine = [lane.endpoint(&pair).to_bytes().as_slice(), &memory.remote().to_bytes()].concat();
+    python.say(&hex(&mine));
+    let peer = endpoint.peer(&lane.domain, &lane.port).unwrap();
+    assert_eq!(python.hear(), "ready");
+
+    source.bytes().write(0, &bytes(1, MESSAGE)).unwrap();
+    let part = source.segment(..MESSAGE).unwrap();
+    let send = SendWr::<Srd>::send_with_imm_to(part, peer.destination(), 0x51);
+    pair.post_send(&mut [send]).unwrap();
+    lane.successes(1);
+    assert_eq!(python.hear(), "send");
+    source.bytes().write(0, &bytes(2, LENGTH)).unwrap();
+    let (all, place) = (source.segment(..).unwrap(), there.at(0).unwrap());
+    let write = SendWr::<Srd>::write_with_imm_to(all, &place, peer.destination(), 0x52);
+    pair.post_send(&mut [write]).unwrap();
+    lane.successes(1);
+    assert_eq!(python.hear(), "write");
+
+    python.say("go");
+    let sent = lane.completion();
+    let sent = sent.outcome().unwrap();
+    assert_eq!((sent.operation(), sent.immediate()), (Operation::RECEIVE, Some(0x53)));
+    let written = lane.completion();
+    let written = written.outcome().unwrap();
+    assert_eq!(written.operation(), Operation::RECEIVE_WRITE_WITH_IMMEDIATE);
+    assert_eq!(written.immediate(), Some(0x54));
+    let mut seen = vec![0; LENGTH];
+    memory.bytes().read(0, &mut seen).unwrap();
+    assert_eq!(seen, bytes(4, LENGTH));
+    inbox.bytes().read(0, &mut seen[..MESSAGE]).unwrap();
+    assert_eq!(seen[..MESSAGE], bytes(3, MESSAGE));
+    assert_eq!(python.hear(), "wrote");
+
+    memory.bytes().write(0, &bytes(5, LENGTH)).unwrap();
+    python.say("read");
+    assert_eq!(python.hear(), "read");
+    let read = SendWr::<Srd>::read_from(all, &place, peer.destination());
+    pair.post_send(&mut [read]).unwrap();
+    lane.successes(1);
+    source.bytes().read(0, &mut seen).unwrap();
+    assert_eq!(seen, bytes(6, LENGTH));
+    python.say("done");
+    assert!(python.process.wait().unwrap().success());
+}
