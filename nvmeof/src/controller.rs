@@ -273,8 +273,8 @@ impl Controller {
     }
 
     /// Shuts the controller down and disconnects, whatever else still uses it; that ends with
-    /// [`Error::Disconnected`]. Waits for two seconds at most. Dropping all that uses the
-    /// controller does the same.
+    /// [`Error::Disconnected`]. Waits for two seconds at most, or for the attempt to reconnect that
+    /// is under way. Dropping all that uses the controller does the same.
     pub fn close(self) {
         self.inner.close();
     }

@@ -46,6 +46,9 @@ const SEND: u64 = 1 << 63;
 /// Empty polls between two looks for an end of the connection.
 const POLLS_PER_LOOK: u32 = 1024;
 
+/// Waits between two looks, as far as they count as polls.
+const ARMS_PER_LOOK: u32 = 16;
+
 /// One queue.
 #[derive(Debug)]
 pub(crate) struct RdmaChannel {
@@ -84,6 +87,8 @@ pub(crate) struct Link {
     identifier: Identifier,
     completions: Arc<CompletionChannel<'static>>,
     is_ended: AtomicBool,
+    /// The queue was armed, and the event that this raises was not taken.
+    is_armed: AtomicBool,
 }
 
 impl RdmaChannel {
@@ -303,10 +308,18 @@ impl Channel for RdmaChannel {
     }
 
     fn arm(&mut self) -> Result<Arc<dyn Waiter>> {
-        self.look()?;
-        self.completions
-            .request_notification(Notification::Any)
-            .map_err(self.failed("arming the completion queue"))?;
+        // Whoever waits looks at both descriptors, so that this is for those who watch only one.
+        self.polls += POLLS_PER_LOOK / ARMS_PER_LOOK;
+        // Each time that the queue is armed raises one event; whoever armed it and then did not wait
+        // left that for later.
+        if self.link.is_armed.load(Ordering::Acquire) {
+            self.link.take_completion_event()?;
+        }
+        if !self.link.is_armed.swap(true, Ordering::AcqRel) {
+            self.completions
+                .request_notification(Notification::Any)
+                .map_err(self.failed("arming the completion queue"))?;
+        }
         let waiter: Arc<dyn Waiter> = self.link.clone();
         Ok(waiter)
     }
@@ -332,7 +345,18 @@ impl Link {
         identifier: Identifier,
         completions: Arc<CompletionChannel<'static>>,
     ) -> Self {
-        Self { queue, events, identifier, completions, is_ended: AtomicBool::new(false) }
+        let (is_ended, is_armed) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { queue, events, identifier, completions, is_ended, is_armed }
+    }
+
+    /// Takes the event that an armed queue has raised, if it has.
+    fn take_completion_event(&self) -> Result<()> {
+        let taken = self.completions.try_next_event();
+        let failed = |error| transport_error("reading a completion event", self.queue, error);
+        if taken.map_err(failed)?.is_some() {
+            self.is_armed.store(false, Ordering::Release);
+        }
+        Ok(())
     }
 
     /// Takes what the connection manager has to say.
@@ -371,9 +395,7 @@ impl Waiter for Link {
         let has = |index: usize| !descriptors[index].revents().is_empty();
         let (has_completion, has_event) = (has(0), has(1));
         if has_completion {
-            self.completions
-                .drain_events()
-                .map_err(|error| transport_error("waiting", self.queue, error))?;
+            self.take_completion_event()?;
         }
         if has_event {
             self.take_events()?;

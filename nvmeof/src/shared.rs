@@ -124,6 +124,10 @@ impl Shared {
 
     /// Says that an association is lost; only the first to say so is heard.
     pub(crate) fn lose(&self, association: u64, cause: Error) {
+        if association == 0 {
+            // Whoever says so has let go of it already.
+            return;
+        }
         let mut state = self.state();
         let lost = self.live.compare_exchange(association, 0, Ordering::AcqRel, Ordering::Acquire);
         if lost.is_ok() {
