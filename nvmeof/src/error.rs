@@ -113,6 +113,14 @@ pub enum Error {
         /// What the transport says.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
+    /// Memory of a GPU could not be registered, or could not be brought in order with its streams.
+    #[error("{operation} failed")]
+    Memory {
+        /// What was tried.
+        operation: &'static str,
+        /// What the memory's owner says.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
     /// The target broke the protocol; the queue is closed, since nothing it says can be trusted.
     #[error("the target broke the protocol on queue {queue}: {violation}")]
     Protocol {

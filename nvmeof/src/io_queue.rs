@@ -146,11 +146,13 @@ impl<B: Memory> Request<B> {
     /// Checks the request against its namespace, and finds memory for what it brings along.
     fn prepare(&self, inner: &Inner) -> Result<(Operation, Option<Buffer>)> {
         if let Some(buffer) = &self.buffer {
-            if self.kind.sends_data() {
-                buffer.before_device_reads()?;
-            }
             let operation =
                 self.geometry.with_data(self.kind, self.first_block, buffer, self.flags)?;
+            if self.kind.sends_data() {
+                buffer.before_device_reads()?;
+            } else {
+                buffer.before_device_writes()?;
+            }
             return Ok((operation, None));
         }
         let operation =

@@ -8,6 +8,8 @@ mod async_queue;
 mod auth;
 mod configuration;
 mod controller;
+#[cfg(feature = "cuda")]
+mod cuda;
 mod discovery;
 mod engine;
 mod error;
@@ -42,6 +44,8 @@ pub use async_queue::AsyncQueue;
 pub use auth::Secret;
 pub use configuration::Configuration;
 pub use controller::Controller;
+#[cfg(feature = "cuda")]
+pub use cuda::GpuBuffer;
 pub use discovery::{Discovered, discover};
 pub use error::{Error, Result, Violation};
 pub use host::{Host, HostId};

@@ -35,6 +35,16 @@ pub trait Memory: Send {
         Ok(())
     }
 
+    /// Waits until nothing else uses the memory that a device writes next. Called before a command
+    /// that reads from a namespace. Memory of the processor has nothing to do.
+    ///
+    /// # Errors
+    ///
+    /// Whatever the memory's owner says; the command is not sent then.
+    fn before_device_writes(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// Makes what a device wrote visible to what reads the memory next. Called after a command
     /// that reads from a namespace. Memory of the processor has nothing to do.
     ///
@@ -67,6 +77,10 @@ macro_rules! memory_behind_a_pointer {
 
             fn before_device_reads(&self) -> Result<()> {
                 (**self).before_device_reads()
+            }
+
+            fn before_device_writes(&self) -> Result<()> {
+                (**self).before_device_writes()
             }
 
             fn after_device_writes(&self) -> Result<()> {
@@ -136,6 +150,10 @@ impl<M: Memory> Memory for Part<M> {
 
     fn before_device_reads(&self) -> Result<()> {
         self.memory.before_device_reads()
+    }
+
+    fn before_device_writes(&self) -> Result<()> {
+        self.memory.before_device_writes()
     }
 
     fn after_device_writes(&self) -> Result<()> {

@@ -356,6 +356,7 @@ impl Namespace {
         let memory: &dyn Memory = &memory;
         let flags = BlockFlags::empty();
         let operation = self.geometry.with_data(Kind::Read, first_block, memory, flags)?;
+        memory.before_device_writes()?;
         self.inner.run(operation, Some(memory), None)?;
         memory.after_device_writes()
     }
