@@ -18,8 +18,10 @@ pub(crate) const fn has_devices(_: usize) -> bool {
 
 /// The device with this number.
 pub(crate) fn device(number: usize) -> Device {
-    let list = Devices::of(soft_device::library()).unwrap();
-    DEVICES.with(|devices| list.by_name(devices[number].name()).unwrap().clone())
+    DEVICES.with(|devices| {
+        let list = Devices::of(soft_device::library()).unwrap();
+        list.by_name(devices[number].name()).unwrap().clone()
+    })
 }
 
 /// What this test's devices still have, or have complained about.

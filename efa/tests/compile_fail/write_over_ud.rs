@@ -1,4 +1,4 @@
-//~ E0277
+//~ E0599
 //! Plain datagrams do not reach memory.
 use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr, Ud}};
 
