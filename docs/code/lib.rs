@@ -1,0 +1,1 @@
+//! The Rust blocks of the guide.
