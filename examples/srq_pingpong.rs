@@ -14,13 +14,17 @@ use std::{process::ExitCode, time::Instant};
 
 use connection::check;
 use ibverbs::{
-    Access, Completion, ConnectOptions, QueuePair, Rc, RecvWr, SendWr, SharedReceiveQueueOptions,
+    Access, Completion, ConnectOptions, Gid, PacketSequence, QueuePair, QueuePairNumber, Rc,
+    RecvWr, SendWr, SharedReceiveQueueOptions,
 };
 use pingpong::{AnyError, Endpoint, Options, Peer, RECEIVE, SEND, print_report};
 
 fn main() -> ExitCode {
     pingpong::run(run)
 }
+
+/// How many queue pairs each end tells of, whether or not it has them.
+const TOLD: usize = 256;
 
 /// A connection and what it still waits for.
 struct Lane<'a> {
@@ -31,8 +35,8 @@ struct Lane<'a> {
 fn run(options: &Options) -> Result<(), AnyError> {
     let count = options.num_qp;
     let lanes = u32::try_from(count)?;
-    if count == 0 || lanes > options.rx_depth {
-        return Err(format!("{count} queue pairs need as many receives").into());
+    if count == 0 || count > TOLD || lanes > options.rx_depth {
+        return Err(format!("1 to {TOLD} queue pairs, and a receive for each, not {count}").into());
     }
     let (context, port) = options.open()?;
     let domain = context.allocate_protection_domain()?;
@@ -60,7 +64,14 @@ fn run(options: &Options) -> Result<(), AnyError> {
     shared.post_receive(&mut receives)?;
     let mut posted = options.rx_depth;
 
-    let local = pairs.iter().map(|pair| Endpoint::of(&pair.endpoint(&port))).collect();
+    let mut local: Vec<_> = pairs.iter().map(|pair| Endpoint::of(&pair.endpoint(&port))).collect();
+    let none = Endpoint {
+        lid: 0,
+        number: QueuePairNumber::new(0)?,
+        first_packet: PacketSequence::new(0)?,
+        gid: Gid::default(),
+    };
+    local.resize(TOLD, none);
     let peer = Peer::meet(options, local)?;
     let mut lanes = Vec::new();
     for (pair, remote) in pairs.into_iter().zip(peer.remote()) {

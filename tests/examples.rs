@@ -44,3 +44,21 @@ fn atomics_count_and_lock() {
 fn multi_qp_completes_every_lane() {
     assert!(alone("multi_qp").contains("verified all 1048576 bytes"));
 }
+
+#[test]
+fn efa_examples_verify_every_byte_on_devices_in_software() {
+    for (name, expected) in [
+        ("efa_write_with_imm", "verified all 1048576 bytes"),
+        ("efa_read", "in 11 pieces and verified them"),
+        ("efa_multi_qp", "verified all 1048576 bytes"),
+        ("efa_multi_lane", "verified all 1048576 bytes of 2 lanes"),
+        ("efa_pingpong", "there and back"),
+    ] {
+        let text = alone(name);
+        assert!(
+            text.contains("no EFA device is here") || text.contains("cannot be opened"),
+            "{text}"
+        );
+        assert!(text.contains(expected), "{name}: {text}");
+    }
+}

@@ -81,12 +81,15 @@ fn play(server: &OsString, client: &OsString, more: &[&str]) {
         thread::sleep(Duration::from_millis(50));
     }
     let playing = start("b", client, &[options.as_slice(), &["10.99.1.1"]].concat());
-    for (name, child) in [("client", playing), ("server", serving)] {
+    let ended = [("client", playing), ("server", serving)].map(|(name, child)| {
         let Output { status, stdout, stderr } = finish(child, deadline);
         let shown = String::from_utf8_lossy(&[stdout, stderr].concat()).into_owned();
         let good = status.success() && shown.contains("100 iters in");
-        assert!(good, "{name} of {} and {}: {status}\n{shown}", server.display(), client.display());
-    }
+        (good, format!("{name}: {status}\n{shown}"))
+    });
+    let [(client_is_good, played), (server_is_good, served)] = ended;
+    let programs = format!("{} serves {}", server.display(), client.display());
+    assert!(client_is_good && server_is_good, "{programs}\n{played}{served}");
 }
 
 fn play_both_roles(name: &str, more: &[&str]) {

@@ -51,6 +51,12 @@ const NOT_WRAPPED: &[(&str, &str)] = &[
     ("ibv_resolve_eth_l2_from_gid", "for raw Ethernet queue pairs"),
     ("ibv_wr_set_inline_data_list", "`Inline` is one piece"),
     ("ibv_open_qp", "shares an XRC target by number between processes; `XrcTarget` is made anew"),
+    (
+        "rdma_create_qp",
+        "queue pairs come from `QueuePairBuilder` and are moved by `rdma_init_qp_attr`",
+    ),
+    ("rdma_create_qp_ex", "as `rdma_create_qp`"),
+    ("rdma_destroy_qp", "as `rdma_create_qp`"),
     ("rdma_create_ep", "`Listener` and `Connection` do the same from safe parts"),
     ("rdma_destroy_ep", "as `rdma_create_ep`"),
     ("rdma_get_request", "as `rdma_create_ep`"),
@@ -112,11 +118,8 @@ const INSIDE: &[(&str, &str)] = &[
     ("ibv_wc_read_src_qp", "`ExtendedWork::source_queue_pair`"),
     ("ibv_wc_read_vendor_err", "`ExtendedCompletion::outcome`"),
     ("ibv_wc_read_wc_flags", "`ExtendedWork::immediate`"),
-    ("rdma_create_qp", "`Identifier::queue_pair`"),
-    ("rdma_create_qp_ex", "`Identifier::queue_pair`"),
     ("rdma_destroy_event_channel", "drop of `EventChannel`"),
     ("rdma_destroy_id", "drop of `Identifier`"),
-    ("rdma_destroy_qp", "drop of `Identifier`"),
 ];
 
 #[test]

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use ibverbs::{Context, Parent, QueuePair, Reset, Transport, Verb};
 
-use crate::{EfaCapabilities, Result, length_of, query_device};
+use crate::Result;
 
 bitflags::bitflags! {
     /// Which completions of a queue pair a counter counts.
@@ -68,7 +68,7 @@ pub fn query_counters(context: &Context) -> Result<CounterLimits> {
 /// with a warning in the log. Nothing dangles then.
 #[derive(Debug)]
 pub struct CompletionCounter<'a> {
-    /// From `efadv_create_comp_cntr` on `context`; freed only by drop.
+    /// From `ibv_create_comp_cntr` on `context`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_comp_cntr>,
     context: Parent<'a, Context>,
 }
@@ -87,31 +87,19 @@ impl<'a> CompletionCounter<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::MissingCapability`](crate::Error::MissingCapability) if the device has none;
-    /// [`Error::Verbs`](crate::Error::Verbs) with [`Unsupported`](ibverbs::Error::Unsupported) before rdma-core 65. See
-    /// `efadv_create_comp_cntr(3)`.
-    #[doc(alias = "efadv_create_comp_cntr")]
+    /// [`Error::Verbs`](crate::Error::Verbs) with [`Unsupported`](ibverbs::Error::Unsupported) before rdma-core 65, with `EOPNOTSUPP` if
+    /// the device has none, with `ENOMEM` over its number. See `ibv_create_comp_cntr(3)`.
     #[doc(alias = "ibv_create_comp_cntr")]
     pub fn create(context: impl Into<Parent<'a, Context>>) -> Result<Self> {
         let context = context.into();
-        let (verb, create) = crate::error::efa_verb!(context.library(), efadv_create_comp_cntr)?;
-        query_device(&context)?.require(EfaCapabilities::COMP_CNTR)?;
-        let mut common = rdma_sys::ibv_comp_cntr_init_attr {
+        let (verb, create) = verb!(context, ibv_create_comp_cntr)?;
+        let mut attributes = rdma_sys::ibv_comp_cntr_init_attr {
             comp_mask: 0,
             type_: rdma_sys::IBV_COMP_CNTR_TYPE_WRS,
             flags: 0,
         };
-        let mut own = rdma_sys::efadv_comp_cntr_init_attr {
-            comp_mask: 0,
-            flags: 0,
-            reserved: 0,
-            comp_cntr_ext_mem: NOWHERE,
-            err_cntr_ext_mem: NOWHERE,
-        };
-        let length = length_of(&own);
-        // SAFETY: the context is open as long as `context` is held; both structs are valid and used in this
-        // call only.
-        let raw = unsafe { create(context.as_raw(), &raw mut common, &raw mut own, length) };
+        // SAFETY: the context is open as long as `context` is held; the struct is used in this call only.
+        let raw = unsafe { create(context.as_raw(), &raw mut attributes) };
         Ok(Self { raw: verb.object(raw)?, context })
     }
 
@@ -206,14 +194,6 @@ impl<'a> CompletionCounter<'a> {
         self.raw.as_ptr()
     }
 }
-
-/// No memory of the caller.
-const NOWHERE: rdma_sys::efadv_memory_location = rdma_sys::efadv_memory_location {
-    ptr: std::ptr::null_mut(),
-    dmabuf: rdma_sys::efadv_memory_location__bindgen_ty_1 { offset: 0, fd: 0, reserved: 0 },
-    type_: 0,
-    reserved: [0; 7],
-};
 
 /// The inline verb has no symbol of its own by which its release could be found.
 fn unsupported(verb: Verb) -> ibverbs::Error {

@@ -2,6 +2,8 @@
 //! `kernel_efa_adverse.efa`.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[path = "scenarios/dma_buf.rs"]
 mod dma_buf;
 #[expect(dead_code, reason = "nothing fails here")]

@@ -1,6 +1,8 @@
 //! A device without reads and with small transfers; see `kernel_efa_limits.efa`.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 

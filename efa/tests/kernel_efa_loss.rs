@@ -1,6 +1,8 @@
 //! A device that the network no longer reaches; see `kernel_efa_loss.efa`.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 

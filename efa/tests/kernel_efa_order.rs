@@ -1,6 +1,8 @@
 //! SRD promises no order: a program that assumes one finds out, and one that does not is right.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 

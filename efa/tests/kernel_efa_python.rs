@@ -7,6 +7,8 @@
 //! ```
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 

@@ -1,6 +1,8 @@
 //! A device that refuses the first command of each kind; see `kernel_efa_refusals.efa`.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "nothing is transferred here")]
 mod support;
 
@@ -8,7 +10,7 @@ use efa::{
     Error, Srd,
     ibverbs::{CompletionQueue, DeviceSelector, MemoryRegion, ProtectionDomain},
 };
-use support::{ALL, KEY, Lane, has_devices};
+use support::{ALL, KEY, Lane, device, has_devices};
 
 /// The verb and the errno of a refusal, and what its message says.
 fn refusal(error: impl Into<Error>) -> (String, Option<i32>, String) {
@@ -23,7 +25,7 @@ fn each_refused_command_is_an_error_of_its_verb_and_the_next_one_succeeds() {
     if !has_devices(1) {
         return;
     }
-    let context = efa::devices().unwrap()[0].open().unwrap();
+    let context = device(0).open().unwrap();
     let port = context.local_port(&DeviceSelector::default()).unwrap();
 
     let (verb, errno, _) = refusal(ProtectionDomain::allocate(&context).unwrap_err());
@@ -58,7 +60,7 @@ fn more_queue_pairs_than_the_device_has_are_refused_and_given_back() {
     if !has_devices(2) {
         return;
     }
-    let context = efa::devices().unwrap()[1].open().unwrap();
+    let context = device(1).open().unwrap();
     // Each refusal is one call; what is made here goes again.
     drop(ProtectionDomain::allocate(&context));
     drop(CompletionQueue::create(&context, 16));

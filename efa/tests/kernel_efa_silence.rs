@@ -1,6 +1,8 @@
 //! A device that no longer answers commands; see `kernel_efa_silence.efa`.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 

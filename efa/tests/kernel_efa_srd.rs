@@ -1,6 +1,8 @@
 //! What a queue pair of SRD does, under the kernel's own driver. The model reorders, as SRD may.
 #![cfg(test)]
 
+#[path = "backend/kernel.rs"]
+mod backend;
 #[path = "scenarios/dma_buf.rs"]
 mod dma_buf;
 #[path = "scenarios/extras.rs"]

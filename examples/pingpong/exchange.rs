@@ -75,7 +75,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Finds the other end and hears where its queue pairs are, as many as there are here.
+    /// Finds the other end and hears where its queue pairs are, as many as are told here.
     pub(crate) fn meet(options: &Options, local: Vec<Endpoint>) -> Result<Self, AnyError> {
         let (mut stream, is_client) = match &options.host {
             Some(host) => (reach(host, options.port)?, true),
@@ -91,7 +91,7 @@ impl Peer {
             remote.push(Endpoint::from_bytes(&bytes)?);
         }
         for (whose, endpoints) in [("local", &local), ("remote", &remote)] {
-            for endpoint in endpoints {
+            for endpoint in endpoints.iter().filter(|endpoint| endpoint.number.get() != 0) {
                 println!("  {whose:6} address:  {endpoint}");
             }
         }

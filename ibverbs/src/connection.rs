@@ -1,8 +1,8 @@
 //! Connections by IP address and port, through librdmacm.
 //!
 //! The connection manager finds the device and the path that lead to an address, exchanges the numbers of queue pairs
-//! together with up to 56 bytes of private data, and tells each side when the other one is gone. It works over InfiniBand,
-//! RoCE and iWARP; librdmacm is opened on first use.
+//! together with up to 56 bytes of private data, and tells each side when the other one is gone. Its tests run
+//! over RoCE; InfiniBand and iWARP follow its manual. librdmacm is opened on first use.
 //!
 //! | step | server | client |
 //! |---|---|---|

@@ -412,6 +412,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
         ("rdma_join_multicast_ex", KERNEL_ENOTSUPP) => {
             "over RoCE v2 the kernel joins IPv4 groups only"
         }
+        ("mmap", libc::ENOMEM) => {
+            "too few huge pages are set aside; `sysctl vm.nr_hugepages` says and sets how many"
+        }
         (_, libc::EBUSY) => "other objects still depend on it",
         _ => return None,
     };

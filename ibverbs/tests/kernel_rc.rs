@@ -5,30 +5,39 @@ mod common;
 #[cfg(test)]
 #[path = "common/kernel.rs"]
 mod kernel;
+#[cfg(test)]
+#[path = "common/udmabuf.rs"]
+mod udmabuf;
 
 #[cfg(test)]
 mod tests {
     use std::{
         fs,
-        io::Read as _,
-        os::unix::net::{UnixListener, UnixStream},
+        os::{
+            fd::AsFd,
+            unix::{
+                fs::FileExt,
+                net::{UnixListener, UnixStream},
+            },
+        },
         thread,
         time::{Duration, Instant},
     };
 
     use ibverbs::{
-        Access, CompletionStatus, ConnectOptions, MemoryRegion, PageAligned, Posting, RecvWr,
-        RemoteKey, RemoteMemory, SendWr,
+        Access, CompletionStatus, ConnectOptions, DmaBufPart, HugePages, MemoryRegion, PageAligned,
+        Posting, RecvWr, RemoteKey, RemoteMemory, SendWr,
     };
 
     use crate::{
         common::{
             ALL, End, Host, PATIENCE, Shape,
             link::Link,
-            next, orders,
+            next, orders, pattern,
             transfers::{Role, every_operation, every_operation_within},
         },
         kernel::{LOOPBACK, finish, open, part, resident_kibibytes, resources, start},
+        udmabuf,
     };
 
     const POSTINGS: [Posting; 2] = [Posting::Extended, Posting::Classic];
@@ -352,20 +361,51 @@ mod tests {
     }
 
     #[test]
-    fn a_dma_buf_is_registered_or_the_error_says_what_would() {
+    fn a_dma_buf_is_written_or_the_error_says_what_would_help() {
         let Some(host) = open(LOOPBACK) else { return };
-        let mut file = fs::File::open("/dev/zero").unwrap();
-        file.read_exact(&mut [0; 1]).unwrap();
-        let part = ibverbs::DmaBufPart {
-            fd: std::os::fd::AsFd::as_fd(&file),
-            offset: 0,
-            length: 4096,
-            address: 0,
-        };
+        let buffer = udmabuf::create(8192).unwrap();
+        let (offset, length, address) = (4096, 4096, 0x7000);
+        let part = DmaBufPart { fd: buffer.dma_buf.as_fd(), offset, length, address };
         #[expect(unsafe_code, reason = "registers memory by its descriptor")]
-        // SAFETY: /dev/zero is no dma-buf, so that nothing is registered.
-        let refused = unsafe { host.domain.register_dma_buf(Vec::<u8>::new(), part, ALL) };
-        let text = refused.unwrap_err().to_string();
-        assert!(text.contains("ibv_reg_dmabuf_mr"), "{text}");
+        // SAFETY: the memory is used through this region and through file I/O only.
+        let region = unsafe { host.domain.register_dma_buf(Vec::<u8>::new(), part, ALL) };
+        let region = match region {
+            Ok(region) => region,
+            Err(error) => {
+                let text = error.to_string();
+                assert!(
+                    text.contains("ibv_reg_dmabuf_mr failed: the device or its driver"),
+                    "{text}"
+                );
+                return;
+            }
+        };
+        let (a, _b) = host.ends(Shape::default());
+        a.put(0, &pattern(1, 100));
+        let to = region.remote().at(64).unwrap();
+        a.post(SendWr::write(a.memory.segment(..100).unwrap(), &to).signaled());
+        a.sent().outcome().unwrap();
+        let mut found = [0; 100];
+        buffer.memory.read_exact_at(&mut found, 4096 + 64).unwrap();
+        assert_eq!(found[..], pattern(1, 100));
+    }
+
+    #[test]
+    fn huge_pages_are_registered_and_come_back() {
+        let Some(host) = open(LOOPBACK) else { return };
+        fs::write("/proc/sys/vm/nr_hugepages", "2").unwrap();
+        let pages = HugePages::new(1, 2 << 20).unwrap();
+        let region = MemoryRegion::register(&host.domain, pages, ALL).unwrap();
+        let (a, _b) = host.ends(Shape::default());
+        a.put(0, &pattern(1, 8192));
+        let to = region.remote().at((2 << 20) - 8192).unwrap();
+        a.post(SendWr::write(a.memory.segment(..).unwrap(), &to).signaled());
+        a.sent().outcome().unwrap();
+        let pages = region.into_buffer().unwrap();
+        assert_eq!(pages.as_slice()[(2 << 20) - 8192..], pattern(1, 8192));
+        // Those that are not set aside.
+        let text = HugePages::new(64 << 20, 2 << 20).unwrap_err().to_string();
+        assert!(text.contains("vm.nr_hugepages"), "{text}");
+        fs::write("/proc/sys/vm/nr_hugepages", "0").unwrap();
     }
 }

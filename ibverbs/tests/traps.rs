@@ -34,6 +34,10 @@ mod common;
 #[expect(dead_code, reason = "each program uses a part of it")]
 #[path = "common/soft.rs"]
 mod support;
+#[cfg(test)]
+#[expect(dead_code, reason = "each program uses a part of it")]
+#[path = "common/udmabuf.rs"]
+mod udmabuf;
 
 #[cfg(test)]
 mod tests {

@@ -88,6 +88,7 @@ fn a_part_is_registered_by_itself() {
 
 #[test]
 fn memory_that_is_not_the_gpus_own_is_refused_with_what_it_is() {
+    let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
         let refused = |address, count| {
@@ -121,6 +122,7 @@ fn memory_that_is_not_the_gpus_own_is_refused_with_what_it_is() {
 
 #[test]
 fn another_door_and_peer_memory_are_refused_with_reasons() {
+    let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
         let (one, _other, bench) = ends(0);
@@ -169,6 +171,7 @@ fn ten_thousand_registrations_keep_no_memory() {
 
 #[test]
 fn the_machine_says_what_it_can_do() {
+    let _alone = alone();
     for gpu in gpus(1) {
         let can = gpu.capabilities().unwrap();
         println!("{can:?}\n{:?}", can.lacks());

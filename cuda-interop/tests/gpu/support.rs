@@ -38,7 +38,7 @@ pub(crate) fn gpus(needed: usize) -> Vec<Gpu> {
     Vec::new()
 }
 
-/// Tests that look at free memory or hold writes back run one at a time.
+/// Tests run one at a time: some look at free memory, some hold writes back.
 pub(crate) fn alone() -> MutexGuard<'static, ()> {
     static LOCK: Mutex<()> = Mutex::new(());
     LOCK.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,7 +3,7 @@
 use cuda_interop::{CudaMemoryRegion, Gpu, Inbound, cudarc::driver::CudaSlice, register};
 use ibverbs::{Access, Completion, RecvWr, SendWr};
 
-use crate::support::{BOTH_WAYS, End, Worker, counting, ends, gpus, tripled};
+use crate::support::{BOTH_WAYS, End, Worker, alone, counting, ends, gpus, tripled};
 
 const COUNT: usize = 300_000;
 
@@ -73,6 +73,7 @@ fn between(from: &Gpu, to: &Gpu) {
 
 #[test]
 fn gpu_to_gpu_within_one() {
+    let _alone = alone();
     for gpu in gpus(1) {
         between(&gpu, &gpu);
     }
@@ -80,6 +81,7 @@ fn gpu_to_gpu_within_one() {
 
 #[test]
 fn gpu_to_gpu_between_two() {
+    let _alone = alone();
     if let [one, other, ..] = gpus(2).as_slice() {
         between(one, other);
         between(other, one);
@@ -88,6 +90,7 @@ fn gpu_to_gpu_between_two() {
 
 #[test]
 fn gpu_to_host_and_host_to_gpu() {
+    let _alone = alone();
     for gpu in gpus(1) {
         let worker = Worker::new(&gpu);
         let (here, there, _bench) = ends(1);
@@ -147,6 +150,7 @@ fn over_several_pairs(from: &Gpu, to: &Gpu) {
 
 #[test]
 fn parts_over_several_queue_pairs_make_a_whole() {
+    let _alone = alone();
     let gpus = gpus(1);
     for from in &gpus {
         for to in &gpus {

@@ -349,7 +349,9 @@ fn the_device_tells_what_it_can() {
     assert!(attributes.max_send_requests() >= 64);
     let memory = lane.memory(vec![0; 4096]);
     let ids = efa::query_region(&memory).unwrap();
-    assert_eq!((ids.receive, ids.read, ids.write_receive), (Some(1), Some(2), Some(3)));
+    // The model tells three numbers, the device inside the process none.
+    let ids = [ids.receive, ids.read, ids.write_receive];
+    assert!(ids == [Some(1), Some(2), Some(3)] || ids == [None; 3], "{ids:?}");
 }
 
 /// Takes one completion off a queue that tells what only EFA knows.

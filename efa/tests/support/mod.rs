@@ -2,7 +2,6 @@
 pub(crate) mod memory_file;
 
 use std::{
-    env,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -16,6 +15,8 @@ use efa::{
     },
 };
 
+pub(crate) use crate::backend::{device, has_devices};
+
 /// Far more than anything here takes, on a machine that does much else.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The key of every queue pair.
@@ -23,21 +24,6 @@ pub(crate) const KEY: QueueKey = QueueKey(0x1234);
 /// The rights that tests give where they do not test rights.
 pub(crate) const ALL: Access =
     Access::LOCAL_WRITE.union(Access::REMOTE_WRITE).union(Access::REMOTE_READ);
-
-/// Whether there are as many EFA devices as a test needs; says so where there are not.
-///
-/// # Panics
-///
-/// If there are not, and the environment demands them.
-pub(crate) fn has_devices(needed: usize) -> bool {
-    let count = env::var("RDMA4RS_EFA_DEVICES").unwrap_or_default().parse().unwrap_or(0);
-    let demanded = env::var("RDMA_REQUIRE_DEVICE").is_ok_and(|value| value == "1");
-    assert!(count >= needed || !demanded, "{needed} EFA devices are demanded, there are {count}");
-    if count < needed {
-        println!("skipped: no EFA devices; `cargo testbed test efa` has them");
-    }
-    count >= needed
-}
 
 /// An open device with a domain and a completion queue.
 pub(crate) struct Lane {
@@ -50,9 +36,7 @@ pub(crate) struct Lane {
 impl Lane {
     /// Opens the device with this number.
     pub(crate) fn open(number: usize) -> Self {
-        let devices = efa::devices().unwrap();
-        let device = devices.get(number).expect("as many devices as `has_devices` said");
-        let context = Arc::new(device.open().unwrap());
+        let context = Arc::new(device(number).open().unwrap());
         let port = context.local_port(&DeviceSelector::default()).unwrap();
         let domain = Arc::new(ProtectionDomain::allocate(&context).unwrap());
         let queue = Arc::new(CompletionQueue::create(&context, 256).unwrap());

@@ -28,6 +28,7 @@
 
 mod connection;
 mod device;
+
 mod environment;
 mod error;
 mod frame;
@@ -39,6 +40,7 @@ mod link;
 mod meeting;
 mod pattern;
 mod placement;
+mod srd;
 mod verbs;
 mod world;
 
@@ -47,5 +49,6 @@ pub use error::{AnyError, Error, Result, chain};
 pub use launch::{launch, report, run};
 pub use pattern::{check_pattern, pattern};
 pub use placement::Launcher;
+pub use srd::{efa_devices, efa_peer};
 pub use verbs::{connect, wait};
 pub use world::World;

@@ -263,18 +263,17 @@ impl Identifier {
         answer: Event,
     ) -> Result<QueuePair<'a, Rc>> {
         self.check_event(&answer)?;
-        let confirm = answer.kind() != EventKind::ESTABLISHED;
-        if confirm {
-            answer.expect(EventKind::CONNECT_RESPONSE)?;
+        if answer.kind() == EventKind::ESTABLISHED && answer.status() == 0 {
+            // iWARP: the kernel has made the queue pair ready, and the peer knows.
+            return queue_pair.change(Transition::within());
         }
+        answer.expect(EventKind::CONNECT_RESPONSE)?;
         let receiving = self.make_ready_to_receive(queue_pair, parameters, None)?;
         let queue_pair = receiving.change(self.change_to(QueuePairState::READY_TO_SEND)?)?;
-        if confirm {
-            let (verb, establish) = call!(self.channel.library(), rdma_establish)?;
-            let _held = self.channel.lock();
-            // SAFETY: `raw` is live, and the lock is held.
-            verb.status(unsafe { establish(self.as_raw()) })?;
-        }
+        let (verb, establish) = call!(self.channel.library(), rdma_establish)?;
+        let _held = self.channel.lock();
+        // SAFETY: `raw` is live, and the lock is held.
+        verb.status(unsafe { establish(self.as_raw()) })?;
         Ok(queue_pair)
     }
 

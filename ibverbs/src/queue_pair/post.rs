@@ -16,13 +16,10 @@ pub(super) use self::extended::Path;
 pub(crate) use self::{error::refused, extended::atomic_operands};
 use self::{
     error::refused_whole,
-    extended::{Extended, extended_only},
+    extended::{Common, Datagrams, Extended, Writes, extended_only},
 };
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
-use crate::{
-    Addressing, Error, Receiving, RecvWr, SendWr, Transport, Verb,
-    work_request::{Kind, Shape},
-};
+use crate::{Addressing, Error, Receiving, RecvWr, SendWr, Transport, Verb, work_request::Shape};
 
 impl<T: Transport> QueuePair<'_, T> {
     /// Posts requests to the send queue, in order, behind one doorbell.
@@ -40,20 +37,14 @@ impl<T: Transport> QueuePair<'_, T> {
     #[doc(alias = "ibv_wr_complete")]
     #[inline(always)]
     pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
-        match (self.handle.path, T::ADDRESSING) {
-            (Path::ExtendedInPlace(extended), Addressing::Peer) => {
-                self.handle.post_with_writes(extended, batch)
+        match self.handle.path {
+            Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
+                self.handle.post_common::<Writes, T>(extended, batch)
             }
-            (Path::ExtendedInPlace(extended), Addressing::Datagram) => {
-                self.handle.post_datagrams(extended, batch)
+            Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Datagram => {
+                self.handle.post_common::<Datagrams, T>(extended, batch)
             }
-            (Path::Extended(extended) | Path::ExtendedInPlace(extended), _) => {
-                self.handle.post_extended(extended, batch)
-            }
-            (Path::ExtendedButLists(extended), _) => {
-                self.handle.post_extended_but_lists(extended, batch)
-            }
-            (Path::Classic, _) => self.handle.post_classic(batch),
+            _ => self.handle.post_otherwise(batch),
         }
     }
 }
@@ -141,58 +132,22 @@ impl Handle<'_> {
         Err(refused(Verb::new("ibv_post_send"), returned, bad.addr(), next.addr(), stride))
     }
 
-    /// The loop for queue pairs that have both kinds of write. Runs of the most common requests are filled
-    /// in place, at the cost of one comparison each; all others are one call away.
-    #[inline(always)]
-    fn post_with_writes<T: Transport>(
-        &self,
-        extended: NonNull<ibv_qp_ex>,
-        batch: &mut [SendWr<'_, T>],
-    ) -> Result<(), PostError> {
-        let mut rest = batch.iter();
-        let Some(mut wr) = rest.next() else {
-            return Ok(());
-        };
-        let poster = Extended(extended.as_ptr());
-        poster.start();
-        loop {
-            let next = match wr.kind {
-                Kind::WRITE_INLINE => fill_run(wr, &mut rest, |wr| {
-                    let fits = wr.own.length <= self.capabilities.inline;
-                    if fits {
-                        poster.write(&wr.raw);
-                        poster.inline(&wr.own);
-                    }
-                    fits
-                }),
-                Kind::WRITE => fill_run(wr, &mut rest, |wr| {
-                    poster.write(&wr.raw);
-                    poster.segment(&wr.own);
-                    true
-                }),
-                Kind::WRITE_WITH_IMM => fill_run(wr, &mut rest, |wr| {
-                    poster.write_with_imm(&wr.raw);
-                    poster.segment(&wr.own);
-                    true
-                }),
-                _ if self.fill(poster, wr) => Ok(rest.next()),
-                _ => Err(wr),
-            };
-            match next {
-                Ok(Some(next)) => wr = next,
-                Ok(None) => break,
-                Err(wr) => return Err(self.give_up(poster, batch, wr)),
+    /// Every way of posting but the most common one.
+    #[inline(never)]
+    fn post_otherwise<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+        match self.path {
+            Path::Extended(extended) | Path::ExtendedInPlace(extended) => {
+                self.post_extended(extended, batch)
             }
-        }
-        match poster.complete() {
-            0 => Ok(()),
-            returned => Err(refused_whole(returned)),
+            Path::ExtendedButLists(extended) => self.post_extended_but_lists(extended, batch),
+            Path::Classic => self.post_classic(batch),
         }
     }
 
-    /// As [`post_with_writes`](Self::post_with_writes), for datagram queue pairs that have both kinds of message.
+    /// The loop for queue pairs that have the operations that `C` names. Runs of these are filled in place, at
+    /// the cost of one comparison each; all others are one call away.
     #[inline(always)]
-    fn post_datagrams<T: Transport>(
+    fn post_common<C: Common, T: Transport>(
         &self,
         extended: NonNull<ibv_qp_ex>,
         batch: &mut [SendWr<'_, T>],
@@ -204,27 +159,31 @@ impl Handle<'_> {
         let poster = Extended(extended.as_ptr());
         poster.start();
         loop {
-            let next = match wr.kind {
-                Kind::SEND_INLINE => fill_run(wr, &mut rest, |wr| {
+            let next = if wr.kind == C::INLINE {
+                fill_run(wr, &mut rest, |wr| {
                     let fits = wr.own.length <= self.capabilities.inline;
                     if fits {
-                        poster.send_to(&wr.raw);
+                        C::begin(poster, &wr.raw);
                         poster.inline(&wr.own);
                     }
                     fits
-                }),
-                Kind::SEND => fill_run(wr, &mut rest, |wr| {
-                    poster.send_to(&wr.raw);
+                })
+            } else if wr.kind == C::ONE {
+                fill_run(wr, &mut rest, |wr| {
+                    C::begin(poster, &wr.raw);
                     poster.segment(&wr.own);
                     true
-                }),
-                Kind::SEND_WITH_IMM => fill_run(wr, &mut rest, |wr| {
-                    poster.send_with_imm_to(&wr.raw);
+                })
+            } else if wr.kind == C::WITH_IMM {
+                fill_run(wr, &mut rest, |wr| {
+                    C::begin_with_imm(poster, &wr.raw);
                     poster.segment(&wr.own);
                     true
-                }),
-                _ if self.fill(poster, wr) => Ok(rest.next()),
-                _ => Err(wr),
+                })
+            } else if self.fill(poster, wr) {
+                Ok(rest.next())
+            } else {
+                Err(wr)
             };
             match next {
                 Ok(Some(next)) => wr = next,

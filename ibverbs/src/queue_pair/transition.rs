@@ -49,7 +49,7 @@ impl Transition {
     }
 
     /// A change of attributes that leaves the state as it is.
-    pub(super) fn within() -> Self {
+    pub(crate) fn within() -> Self {
         Self { attributes: ibv_qp_attr::default(), mask: 0 }
     }
 
@@ -63,7 +63,6 @@ impl Transition {
         qp: *mut rdma_sys::ibv_qp,
         library: &rdma_sys::Library,
     ) -> Result<()> {
-        // iWARP: the kernel's connection manager has done it already.
         if self.mask == 0 {
             return Ok(());
         }

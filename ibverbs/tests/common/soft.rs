@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     env, fs,
-    os::fd::{AsFd, FromRawFd, OwnedFd},
+    os::fd::AsFd,
     process::{Command, Output},
     sync::Once,
 };
@@ -12,6 +12,7 @@ use ibverbs::{Device, DeviceSelector, Devices, DmaBufPart, Posting};
 use soft_device::SoftDevice;
 
 use crate::common::Host;
+pub(crate) use crate::udmabuf::memory_file;
 
 /// Both ways in which requests reach a device.
 pub(crate) const POSTINGS: [Posting; 2] = [Posting::Extended, Posting::Classic];
@@ -78,19 +79,6 @@ pub(crate) fn in_child(name: &str, variables: &[(&str, &str)]) -> Option<Output>
     }
     command.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
     Some(command.envs(variables.iter().copied()).output().unwrap())
-}
-
-/// Memory behind a file descriptor, which stands in for a dma-buf.
-#[expect(unsafe_code, reason = "no safe function makes such a file")]
-pub(crate) fn memory_file(length: u64) -> fs::File {
-    let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-    // SAFETY: the name is a C string.
-    let fd = unsafe { libc::memfd_create(c"region".as_ptr(), flags) };
-    assert!(fd >= 0);
-    // SAFETY: just opened, and nobody else has it.
-    let file = fs::File::from(unsafe { OwnedFd::from_raw_fd(fd) });
-    file.set_len(length).unwrap();
-    file
 }
 
 pub(crate) fn part_of(file: &fs::File, offset: u64, length: usize, address: u64) -> DmaBufPart<'_> {

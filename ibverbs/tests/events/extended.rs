@@ -112,6 +112,31 @@ fn fields_and_queues_that_the_device_lacks_are_refused_when_the_queue_is_made() 
     bench.end();
 }
 
+#[test]
+fn a_refused_queue_is_an_error_that_names_the_verb_and_the_remedy() {
+    let bench = Bench::new();
+    bench.device.refuse("ibv_create_cq_ex", 1, libc::ENOMEM);
+    let builder = || bench.context.completion_queue(4).fields(CompletionFields::QUEUE_PAIR);
+    let error = builder().create().unwrap_err();
+    assert!(error.to_string().starts_with("ibv_create_cq_ex failed: more completions"), "{error}");
+    assert_eq!(builder().create().unwrap().capacity(), 4);
+    bench.end();
+}
+
+#[test]
+fn an_overrun_that_is_ignored_loses_completions_and_breaks_nothing() {
+    let bench = Bench::new();
+    let builder = CompletionQueue::builder(&bench.context, 2).ignore_overrun();
+    let queue = Arc::new(builder.create().unwrap());
+    let [a, b] = bench.pair(&bench.queue(), &queue);
+    post_credits(&b, 3);
+    (0..3).for_each(|_| send_empty(&a));
+    assert_eq!(bench.context.try_next_event().unwrap(), None);
+    assert_eq!(queue.poll(&mut Completion::slots::<4>()).unwrap().len(), 2);
+    drop((a, b, queue));
+    bench.end();
+}
+
 /// Trap 8.
 #[test]
 fn a_second_taker_of_the_poller_gets_an_error_and_no_deadlock() {

@@ -9,6 +9,7 @@ use soft_device::SoftDevice;
 use crate::{
     common::{ALL, Host, Shape, pattern},
     support::{assert_clean, memory_file, open, part_of},
+    udmabuf,
 };
 
 fn register(
@@ -141,46 +142,4 @@ fn a_real_dma_buf_is_registered() {
     assert_eq!(found[..], pattern(5, 64));
     // The dma-buf is as long as its memory, and not longer.
     register(&host, &buffer.dma_buf, 4096, 4097, 0x4000).unwrap_err();
-}
-
-/// Dma-bufs made of memory of the CPU, see the kernel's `include/uapi/linux/udmabuf.h`.
-mod udmabuf {
-    use std::{
-        fs::File,
-        os::fd::{AsRawFd, FromRawFd, OwnedFd},
-    };
-
-    use super::memory_file;
-
-    pub(super) struct Udmabuf {
-        pub(super) dma_buf: File,
-        pub(super) memory: File,
-    }
-
-    #[repr(C)]
-    struct Create {
-        memfd: u32,
-        flags: u32,
-        offset: u64,
-        size: u64,
-    }
-
-    /// `_IOW('u', 0x42, struct udmabuf_create)`.
-    const UDMABUF_CREATE: libc::c_ulong = 0x4018_7542;
-
-    pub(super) fn create(length: u64) -> Option<Udmabuf> {
-        let device = File::options().read(true).write(true).open("/dev/udmabuf").ok()?;
-        let memory = memory_file(length);
-        let fd = memory.as_raw_fd();
-        // SAFETY: the descriptor is open; it is sealed against shrinking, as the driver wants it.
-        let sealed = unsafe { libc::fcntl(fd, libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) };
-        assert_eq!(sealed, 0);
-        let request = Create { memfd: fd.cast_unsigned(), flags: 1, offset: 0, size: length };
-        // SAFETY: the request is a struct of the layout that the driver reads.
-        let made = unsafe { libc::ioctl(device.as_raw_fd(), UDMABUF_CREATE, &raw const request) };
-        assert!(made >= 0);
-        // SAFETY: just made, and nobody else has it.
-        let dma_buf = File::from(unsafe { OwnedFd::from_raw_fd(made) });
-        Some(Udmabuf { dma_buf, memory })
-    }
 }

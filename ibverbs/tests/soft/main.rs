@@ -30,3 +30,6 @@ mod selection;
 #[cfg(test)]
 #[path = "../common/soft.rs"]
 mod support;
+#[cfg(test)]
+#[path = "../common/udmabuf.rs"]
+mod udmabuf;

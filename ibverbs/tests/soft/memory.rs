@@ -68,7 +68,7 @@ fn huge_pages_come_back_as_the_same_mapping() {
     let pages = match HugePages::new(10_000, 2 << 20) {
         Ok(pages) => pages,
         Err(error) => {
-            println!("skipped: {error}; set some aside with `sysctl vm.nr_hugepages=8`");
+            println!("skipped: {error}");
             return;
         }
     };

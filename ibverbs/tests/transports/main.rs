@@ -1,6 +1,8 @@
 //! The transports and what queue pairs can be made of, on the software device.
 
 #[cfg(test)]
+mod multicast;
+#[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod soft_only;

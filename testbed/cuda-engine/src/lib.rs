@@ -11,6 +11,7 @@ use std::{
     ffi::c_uint,
     fs::File,
     io::{self, Seek, SeekFrom},
+    mem::MaybeUninit,
     ptr,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -61,11 +62,11 @@ impl CudaEngine {
         self.state().last
     }
 
-    /// Copies between any two addresses that CUDA knows or that are memory of the process, and waits.
+    /// Copies between memory of a GPU and memory of the process, and waits.
     ///
     /// # Safety
     ///
-    /// Both ends have `length` bytes, of a GPU where `pointer` is.
+    /// Both ends have `length` bytes; `pointer` is the one of a GPU.
     unsafe fn transfer(&self, pointer: u64, to: u64, from: u64, length: usize) -> io::Result<()> {
         let _restored = Restored::save().map_err(failed)?;
         let stream = self.state().stream_of(pointer).map_err(failed)?;
@@ -75,6 +76,27 @@ impl CudaEngine {
         queued.result().map_err(failed)?;
         // SAFETY: the stream lives.
         unsafe { result::stream::synchronize(stream.cu_stream()) }.map_err(failed)
+    }
+
+    /// Copies between memories of GPUs, and waits.
+    ///
+    /// # Safety
+    ///
+    /// Both ends have `length` bytes.
+    unsafe fn transfer_between(&self, to: u64, from: u64, length: usize) -> io::Result<()> {
+        let _restored = Restored::save().map_err(failed)?;
+        let (source, target) = {
+            let mut state = self.state();
+            (state.stream_of(from).map_err(failed)?, state.stream_of(to).map_err(failed)?)
+        };
+        target.context().bind_to_thread().map_err(failed)?;
+        let (here, there) = (source.context().cu_ctx(), target.context().cu_ctx());
+        let stream = target.cu_stream();
+        // SAFETY: the caller vouches for both ends; the contexts and the stream live.
+        let queued = unsafe { sys::cuMemcpyPeerAsync(to, there, from, here, length, stream) };
+        queued.result().map_err(failed)?;
+        // SAFETY: the stream lives.
+        unsafe { result::stream::synchronize(stream) }.map_err(failed)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -122,7 +144,7 @@ impl DmaEngine for CudaEngine {
     ) -> Option<io::Result<()>> {
         let length = usize::try_from(length).ok()?;
         // SAFETY: as for `read`, at both ends.
-        Some(unsafe { self.transfer(from.iova, to.iova, from.iova, length) })
+        Some(unsafe { self.transfer_between(to.iova, from.iova, length) })
     }
 }
 
@@ -147,18 +169,40 @@ impl State {
         Ok(stream)
     }
 
-    /// Lets the GPUs reach each other, where they can: copies between them then take the short way.
+    /// Lets the GPUs reach each other's memory, where they can: copies between them then take the short way.
     fn connect(&self, context: &Arc<CudaContext>) {
         for other in self.streams.values() {
             let other = other.context();
             for (one, another) in [(context, other), (other, context)] {
-                if one.bind_to_thread().is_ok() {
-                    // SAFETY: both contexts live. Refused where they cannot, and where they do already.
-                    unsafe { sys::cuCtxEnablePeerAccess(another.cu_ctx(), 0) };
+                // Refused where they cannot, and where they do already.
+                if let Err(error) = reach(one, another) {
+                    log::debug!(
+                        "GPU {} does not reach {}: {error}",
+                        one.ordinal(),
+                        another.ordinal()
+                    );
                 }
             }
         }
     }
+}
+
+/// Lets one GPU reach the memory of another: what is allocated plainly, and what comes from its pool.
+fn reach(one: &CudaContext, another: &CudaContext) -> Result<(), DriverError> {
+    one.bind_to_thread()?;
+    // SAFETY: both contexts live. A second time is refused, and changes nothing.
+    unsafe { sys::cuCtxEnablePeerAccess(another.cu_ctx(), 0) };
+    let mut pool = ptr::null_mut();
+    // SAFETY: the place is valid for the write.
+    unsafe { sys::cuDeviceGetDefaultMemPool(&raw mut pool, another.cu_device()) }.result()?;
+    let mut description = MaybeUninit::<sys::CUmemAccessDesc>::zeroed();
+    let place = description.as_mut_ptr().cast::<[c_uint; 3]>();
+    // A device, its number, and reading and writing.
+    let words = [1, u32::try_from(one.ordinal()).unwrap_or(u32::MAX), 3];
+    // SAFETY: the description is three words, in this order.
+    unsafe { place.write(words) };
+    // SAFETY: the pool and the description are there.
+    unsafe { sys::cuMemPoolSetAccess(pool, description.as_ptr(), 1) }.result()
 }
 
 /// Gives a thread its context back when it is dropped.

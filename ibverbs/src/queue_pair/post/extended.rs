@@ -8,7 +8,7 @@ use std::{
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
-use crate::{Addressing, Operations, SendWr, Transport};
+use crate::{Addressing, Operations, SendWr, Transport, work_request::Kind};
 
 /// The provider's function for an operation; returns `false` from the caller if there is none.
 macro_rules! entry {
@@ -56,7 +56,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn write(self, wr: &ibv_send_wr) {
+    fn write(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let to = rdma(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
@@ -65,7 +65,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn write_with_imm(self, wr: &ibv_send_wr) {
+    fn write_with_imm(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let (to, immediate) = (rdma(wr), immediate(wr));
         // SAFETY: as for `write`.
@@ -74,7 +74,7 @@ impl Extended {
 
     /// Only for a datagram queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn send_to(self, wr: &ibv_send_wr) {
+    fn send_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
         unsafe { rdma_sys::ibv_wr_send(self.0) };
@@ -83,7 +83,7 @@ impl Extended {
 
     /// Only for a datagram queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) {
+    fn send_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send_to`.
         unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
@@ -201,6 +201,62 @@ impl Extended {
         let address = ptr::with_exposed_provenance_mut(usize::try_from(bytes.addr).unwrap_or(0));
         // SAFETY: as for `segment`; the request borrows its bytes, which are copied in this call.
         unsafe { rdma_sys::ibv_wr_set_inline_data(self.0, address, bytes.length as usize) };
+    }
+}
+
+/// The most common requests of a transport, which are told by one comparison and filled in place.
+///
+/// Only for a queue pair of that transport whose path is `ExtendedInPlace`.
+pub(super) trait Common {
+    /// One piece of inline bytes.
+    const INLINE: Kind;
+    /// One segment.
+    const ONE: Kind;
+    /// One segment, with an immediate.
+    const WITH_IMM: Kind;
+
+    /// Begins a request without an immediate.
+    fn begin(poster: Extended, wr: &ibv_send_wr);
+
+    /// Begins a request with an immediate.
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr);
+}
+
+/// Writes, which connected transports have.
+pub(super) enum Writes {}
+
+impl Common for Writes {
+    const INLINE: Kind = Kind::WRITE_INLINE;
+    const ONE: Kind = Kind::WRITE;
+    const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
+
+    #[inline(always)]
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.write(wr);
+    }
+
+    #[inline(always)]
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.write_with_imm(wr);
+    }
+}
+
+/// Messages to a destination, which datagram transports have.
+pub(super) enum Datagrams {}
+
+impl Common for Datagrams {
+    const INLINE: Kind = Kind::SEND_INLINE;
+    const ONE: Kind = Kind::SEND;
+    const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
+
+    #[inline(always)]
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.send_to(wr);
+    }
+
+    #[inline(always)]
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.send_with_imm_to(wr);
     }
 }
 

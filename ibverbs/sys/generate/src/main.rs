@@ -5,8 +5,9 @@
 //! ```
 //!
 //! `DIR` holds `infiniband/` and `rdma/` of the newest rdma-core; each `FILE` is the Debian symbols
-//! file of a library, from which the release that brought a function is read. With `--check` nothing
-//! is written and a difference from the committed files is an error.
+//! file of a library, from which the release that brought a function is read. Without any, the
+//! releases stay as they are. With `--check` nothing is written and a difference from the committed
+//! files is an error.
 
 use std::{
     collections::BTreeMap,
@@ -69,6 +70,9 @@ fn run() -> Result<(), Box<dyn Error>> {
     }
     let include = include.ok_or("--include DIR names the folder that holds infiniband/verbs.h")?;
     let sys = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    if since.is_empty() {
+        read_table(&fs::read_to_string(sys.join("src/symbols.rs"))?, &mut since);
+    }
     let outputs = [
         (sys.join("src/bindings.rs"), types(&sys, &include)?),
         (sys.join("src/symbols.rs"), tables(&functions(&sys, &include)?, &since)?),
@@ -92,6 +96,17 @@ fn read_symbols(text: &str, since: &mut BTreeMap<String, String>) {
         // A symbol that got a new version is older than that version says: the first one counts.
         if !version.contains("PRIVATE") {
             since.entry(name.to_owned()).or_insert_with(|| release.to_owned());
+        }
+    }
+}
+
+/// Without symbols files, the releases of the committed table stay.
+fn read_table(text: &str, since: &mut BTreeMap<String, String>) {
+    for line in text.lines() {
+        let name = line.trim().split('(').next().unwrap_or_default();
+        let release = line.rsplit("since \"").next().and_then(|rest| rest.strip_suffix("\";"));
+        if let Some(release) = release.filter(|_| line.contains("since")) {
+            since.insert(name.to_owned(), release.to_owned());
         }
     }
 }

@@ -211,7 +211,7 @@ fn completion_opcode(opcode: c::ibv_wr_opcode) -> c::ibv_wc_opcode {
 }
 
 /// The completion status of an EFA device that libefa makes a status out of.
-fn scalable_error(status: c::ibv_wc_status) -> u32 {
+pub(super) fn scalable_error(status: c::ibv_wc_status) -> u32 {
     match status {
         c::IBV_WC_SUCCESS => 0,
         c::IBV_WC_WR_FLUSH_ERR => 1,
@@ -226,6 +226,8 @@ fn scalable_error(status: c::ibv_wc_status) -> u32 {
         c::IBV_WC_BAD_RESP_ERR => 12,
         c::IBV_WC_RESP_TIMEOUT_ERR => 13,
         // The responder does not know its peer.
-        _ => 14,
+        c::IBV_WC_REM_OP_ERR => 14,
+        // The two ends do not agree on unsolicited writes.
+        _ => 18,
     }
 }

@@ -2,6 +2,7 @@
 
 use rdma_sys as c;
 
+use super::execute::scalable_error;
 use super::work::ReceiveQueue;
 use crate::{
     completion_queue::{Completion, Frees},
@@ -122,7 +123,7 @@ impl Fabric {
     }
 
     /// Reports a receive to the completion queue of the pair, or of an XRC queue.
-    pub(super) fn report_receive(&mut self, pair: u32, inlet: Inlet, completion: Completion) {
+    pub(super) fn report_receive(&mut self, pair: u32, inlet: Inlet, mut completion: Completion) {
         let own = self.pairs.get(pair).and_then(|pair| pair.receive_cq);
         let queue = match inlet {
             Inlet::Own(_) => own,
@@ -132,6 +133,9 @@ impl Fabric {
             }
         };
         let good = completion.status == c::IBV_WC_SUCCESS;
+        if !good && self.pairs.get(pair).is_some_and(|pair| pair.kind == c::IBV_QPT_DRIVER) {
+            completion.vendor_err = scalable_error(completion.status);
+        }
         let bytes = if good { completion.byte_len.into() } else { 0 };
         self.count_end(pair, c::IBV_QP_ATTACH_COMP_CNTR_OP_RECV, good, bytes);
         if let Some(queue) = queue {

@@ -226,7 +226,7 @@ impl Fabric {
         };
         // SAFETY: both sides were checked above, under the lock that `self` shows is held.
         if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
-            return Step::failed(c::IBV_WC_GENERAL_ERR);
+            return Step::failed(c::IBV_WC_REM_ABORT_ERR);
         }
         let arrived = self.scalable_arrived(number, target, request, length);
         let message = inlet.received(target, wr_id);
@@ -245,7 +245,7 @@ impl Fabric {
     ) -> Step {
         let Some(inlet) = self.inlet(target, 0) else { return Step::Later(Reason::Silence) };
         if !self.knows(target, number) {
-            return Step::failed(c::IBV_WC_GENERAL_ERR);
+            return Step::failed(c::IBV_WC_REM_OP_ERR);
         }
         let reads = request.opcode == c::IBV_WR_RDMA_READ;
         let access = if reads { c::IBV_ACCESS_REMOTE_READ } else { c::IBV_ACCESS_REMOTE_WRITE };
@@ -272,7 +272,7 @@ impl Fabric {
         }
         // SAFETY: both sides were checked above, under the lock that `self` shows is held.
         if unsafe { self.transfer(&scratch.from, &scratch.to) }.is_err() {
-            return Step::failed(c::IBV_WC_GENERAL_ERR);
+            return Step::failed(c::IBV_WC_REM_ABORT_ERR);
         }
         if immediate {
             let arrived = self.scalable_arrived(number, target, request, length);

@@ -1,0 +1,9 @@
+//! SRD has no connections: a queue pair is made ready, and each request names its peer.
+use efa::{Srd, ibverbs::{ConnectOptions, LocalPort, QpInfo, QueueKey, QueuePair, Reset}};
+
+pub fn ready(pair: QueuePair<'static, Srd, Reset>, port: &LocalPort, peer: &QpInfo) -> bool {
+    let _ = (ConnectOptions::new(port), peer, QueueKey(1));
+    efa::prepare(pair, port, QueueKey(1)).is_ok()
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! Every request of SRD names its destination.
+use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
+
+pub fn request<'a>(part: Segment<'a>, remote: &RemoteSegment, peer: &'a Peer<'a>) -> SendWr<'a, Srd> {
+    let _ = peer;
+    SendWr::write_to(part, remote, peer.destination())
+}
+
+fn main() {}

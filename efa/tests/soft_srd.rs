@@ -1,0 +1,49 @@
+//! The scenarios of the guest on devices inside the process, whose messages overtake each other.
+#![cfg(test)]
+
+#[path = "backend/soft.rs"]
+mod backend;
+#[path = "scenarios/extras.rs"]
+mod extras;
+#[path = "scenarios/failures.rs"]
+mod failures;
+#[expect(dead_code, reason = "the process has no dma-buf of its own")]
+mod support;
+#[path = "scenarios/transfers.rs"]
+mod transfers;
+
+use efa::ibverbs::Devices;
+use support::{Both, pattern, published};
+
+#[test]
+fn nothing_is_left_when_everything_was_dropped_in_any_order() {
+    {
+        let Both { near, far, near_pair, far_pair, to_far, .. } = Both::new();
+        let source = near.memory(pattern(1, 4096));
+        let target = far.memory(vec![0; 4096]);
+        let there = published(&target).at(0).unwrap();
+        let mut writes: Vec<_> =
+            efa::write_wrs(&source, .., &there, &to_far, 64).unwrap().take(60).collect();
+        near_pair.post_send(&mut writes).unwrap();
+        // Parents first: each is shared by what was made of it.
+        drop((near, far));
+        drop(writes);
+        drop((target, source));
+        drop(to_far);
+        drop((far_pair, near_pair));
+    }
+    assert_eq!(backend::leftovers(), Vec::<String>::new());
+}
+
+#[test]
+fn devices_of_other_kinds_are_passed_over() {
+    let plain = soft_device::SoftDevice::new();
+    let mine = backend::device(0);
+    let list = Devices::of(soft_device::library()).unwrap();
+    let found = efa::devices_of(&list).unwrap();
+    assert!(found.iter().any(|device| device.name() == mine.name()));
+    assert!(found.iter().all(|device| device.name() != plain.name()));
+    let context = list.by_name(plain.name()).unwrap().open().unwrap();
+    let error = efa::query_device(&context).unwrap_err();
+    assert!(error.to_string().contains("is not an EFA device"), "{error}");
+}
