@@ -1,16 +1,17 @@
-//! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool.
+//! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool; and objects
+//! of one thread or of another process.
 
 use std::{io::ErrorKind, sync::Arc, thread};
 
 use ibverbs::{
-    Access, CompletionStatus, Context, DeviceMemory, Error, ForkSupport, ImportedRegion,
-    MemoryRegion, PoolOptions, Prefetch, PrefetchMode, ProtectionDomain, RegionPool, SendWr,
-    fork_support_of, protect_forks_of,
+    Access, CompletionStatus, ConnectOptions, Context, DeviceMemory, Error, ForkSupport,
+    ImportedRegion, MemoryRegion, PoolOptions, Prefetch, PrefetchMode, ProtectionDomain, Rc,
+    RecvWr, RegionPool, SendWr, ThreadDomain, fork_support_of, protect_forks_of,
 };
 use soft_device::SoftDevice;
 
 use crate::{
-    common::{ALL, Shape, pattern},
+    common::{ALL, Shape, next, pattern},
     support::{assert_clean, open},
 };
 
@@ -224,6 +225,36 @@ fn objects_are_imported_by_their_numbers_and_live_on_where_they_came_from() {
     drop(domain);
     drop(context);
     assert_eq!(region.into_buffer().unwrap(), [7; 64]);
+    drop(host);
+    assert_clean(&device);
+}
+
+#[test]
+fn queue_pairs_of_one_thread_move_bytes() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    {
+        let thread = ThreadDomain::allocate(&host.domain).unwrap();
+        let queue = host.queue(16);
+        let pair = |_| thread.queue_pair::<Rc>(&queue, &queue).max_inline(8).create().unwrap();
+        let (a, b) = (pair(0), pair(1));
+        let (a_info, b_info) = (a.endpoint(&host.port), b.endpoint(&host.port));
+        let options = ConnectOptions::new(&host.port).access(ALL);
+        let b = b.initialize(&options).unwrap();
+        let (from, to) = (host.region(pattern(6, 64), ALL), host.region(vec![0; 64], ALL));
+        b.post_receive(&mut [RecvWr::new(1)]).unwrap();
+        let a = a.connect(&b_info, options.clone()).unwrap();
+        let b = b.connect(&a_info, options).unwrap();
+        assert_ne!(a.number(), b.number());
+        let part = to.remote().at(0).unwrap();
+        let write = SendWr::write_with_imm(from.segment(..).unwrap(), &part, 9);
+        a.post_send(&mut [write.id(2).signaled()]).unwrap();
+        let mut seen = [next(&queue).id(), next(&queue).id()];
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2]);
+        assert_eq!(to.bytes().to_vec(), pattern(6, 64));
+        a.fail().unwrap();
+    }
     drop(host);
     assert_clean(&device);
 }
