@@ -1,6 +1,10 @@
 //! An I/O queue with one owner, who polls.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt, hint,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use crate::{
     Buffer, Error, Memory, Namespace, Result,
@@ -11,6 +15,9 @@ use crate::{
     request::{Kind, Operation},
     wire::nvm::{BlockFlags, Range},
 };
+
+/// How long [`IoQueue::wait`] polls before it sleeps: about what going to sleep and waking up costs.
+const SPIN: Duration = Duration::from_micros(20);
 
 /// An I/O queue of a controller that belongs to one owner.
 ///
@@ -240,15 +247,20 @@ impl<B: Memory> IoQueue<B> {
     /// As [`poll`](Self::poll), and waits up to `at_most` for a request to end. Returns at once
     /// when nothing is pending.
     pub fn wait(&mut self, at_most: Duration) -> Option<Finished<B>> {
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         loop {
             if let Some(finished) = self.poll() {
                 return Some(finished);
             }
-            let left = at_most.checked_sub(started.elapsed())?;
+            let elapsed = started.elapsed();
+            let left = at_most.checked_sub(elapsed)?;
             let engine = self.engine.as_mut()?;
             if engine.pending() == 0 {
                 return None;
+            }
+            if elapsed < SPIN {
+                hint::spin_loop();
+                continue;
             }
             engine.wait(left);
         }

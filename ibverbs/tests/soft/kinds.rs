@@ -3,8 +3,9 @@
 use std::{io::ErrorKind, sync::Arc, thread};
 
 use ibverbs::{
-    Access, CompletionStatus, DeviceMemory, Error, ForkSupport, MemoryRegion, PoolOptions,
-    Prefetch, PrefetchMode, RegionPool, SendWr, fork_support_of, protect_forks_of,
+    Access, CompletionStatus, Context, DeviceMemory, Error, ForkSupport, ImportedRegion,
+    MemoryRegion, PoolOptions, Prefetch, PrefetchMode, ProtectionDomain, RegionPool, SendWr,
+    fork_support_of, protect_forks_of,
 };
 use soft_device::SoftDevice;
 
@@ -203,4 +204,26 @@ fn forks_are_protected_or_need_no_protection() {
             assert_eq!(fork_support_of(library).unwrap(), before);
         }
     }
+}
+
+#[test]
+fn objects_are_imported_by_their_numbers_and_live_on_where_they_came_from() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let region = host.region(vec![7; 64], ALL);
+    let descriptor = host.context.command_fd().try_clone_to_owned().unwrap();
+    let context = Context::import(soft_device::library(), descriptor).unwrap();
+    assert_eq!(context.device().name(), device.name());
+    let domain = ProtectionDomain::import(&context, host.domain.handle()).unwrap();
+    let imported = ImportedRegion::import(&domain, region.handle()).unwrap();
+    assert_eq!(imported.local_key(), region.local_key());
+    assert_eq!(imported.remote_key(), region.remote_key());
+    ImportedRegion::import(&domain, u32::MAX).unwrap_err();
+    ProtectionDomain::import(&context, u32::MAX).unwrap_err();
+    drop(imported);
+    drop(domain);
+    drop(context);
+    assert_eq!(region.into_buffer().unwrap(), [7; 64]);
+    drop(host);
+    assert_clean(&device);
 }
