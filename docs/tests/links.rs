@@ -1,4 +1,5 @@
 //! Every link of the guide leads somewhere, and every page is in its table of contents.
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test stops where it cannot go on")]
 
 use std::{
     collections::BTreeSet,
@@ -112,6 +113,18 @@ fn pictures_are_named_by_a_page_and_say_what_they_show() {
         assert!(picture.contains("<title>"), "{name} has no title");
         assert!(picture.trim_end().ends_with("</svg>"), "{name} does not end");
     }
+}
+
+#[test]
+fn the_table_of_costs_is_the_one_of_the_readme() {
+    let table = |text: &str| -> Vec<String> {
+        let lines = text.lines().skip_while(|line| !line.starts_with("| | C, `ibv_wr_*`"));
+        lines.take_while(|line| line.starts_with('|')).map(str::to_owned).collect()
+    };
+    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../README.md");
+    let readme = table(&fs::read_to_string(readme).unwrap());
+    assert!(readme.len() > 3, "README.md has no such table");
+    assert_eq!(table(&fs::read_to_string(folder().join("benchmarks.md")).unwrap()), readme);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Safe AWS Elastic Fabric Adapter (SRD) verbs over rdma-core.
+#![doc = include_str!("../README.md")]
 
 mod attributes;
 mod chunks;

@@ -43,6 +43,7 @@ mod segment;
 mod selector;
 mod shared_bytes;
 mod shared_receive_queue;
+mod thread_domain;
 mod transport;
 mod work_request;
 mod xrc;
@@ -108,6 +109,7 @@ pub use shared_bytes::SharedBytes;
 pub use shared_receive_queue::{
     SharedReceiveQueue, SharedReceiveQueueAttributes, SharedReceiveQueueOptions,
 };
+pub use thread_domain::{ThreadDomain, ThreadQueuePair, ThreadQueuePairBuilder};
 pub use transport::{
     Addressing, Connected, Datagram, Rc, Receiving, RemoteAtomic, RemoteFlush, RemoteInvalidate,
     RemoteRead, RemoteWrite, Solicits, Transport, Uc, Ud, XrcInitiator,

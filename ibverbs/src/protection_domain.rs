@@ -44,6 +44,18 @@ impl<'a> ProtectionDomain<'a> {
         Ok(Self { raw, imported: false, context })
     }
 
+    /// Takes over a domain that is freed by `ibv_dealloc_pd`.
+    ///
+    /// # Safety
+    ///
+    /// `raw` was made on `context`, and nobody else frees it.
+    pub(crate) unsafe fn from_raw(
+        raw: NonNull<rdma_sys::ibv_pd>,
+        context: Parent<'a, Context>,
+    ) -> Self {
+        Self { raw, imported: false, context }
+    }
+
     /// Takes over a domain that was imported.
     ///
     /// # Safety

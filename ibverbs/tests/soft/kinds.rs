@@ -1,15 +1,17 @@
-//! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool.
+//! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool; and objects
+//! of one thread or of another process.
 
 use std::{io::ErrorKind, sync::Arc, thread};
 
 use ibverbs::{
-    Access, CompletionStatus, DeviceMemory, Error, ForkSupport, MemoryRegion, PoolOptions,
-    Prefetch, PrefetchMode, RegionPool, SendWr, fork_support_of, protect_forks_of,
+    Access, CompletionStatus, ConnectOptions, Context, DeviceMemory, Error, ForkSupport,
+    ImportedRegion, MemoryRegion, PoolOptions, Prefetch, PrefetchMode, ProtectionDomain, Rc,
+    RecvWr, RegionPool, SendWr, ThreadDomain, fork_support_of, protect_forks_of,
 };
 use soft_device::SoftDevice;
 
 use crate::{
-    common::{ALL, Shape, pattern},
+    common::{ALL, Shape, next, pattern},
     support::{assert_clean, open},
 };
 
@@ -203,4 +205,56 @@ fn forks_are_protected_or_need_no_protection() {
             assert_eq!(fork_support_of(library).unwrap(), before);
         }
     }
+}
+
+#[test]
+fn objects_are_imported_by_their_numbers_and_live_on_where_they_came_from() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let region = host.region(vec![7; 64], ALL);
+    let descriptor = host.context.command_fd().try_clone_to_owned().unwrap();
+    let context = Context::import(soft_device::library(), descriptor).unwrap();
+    assert_eq!(context.device().name(), device.name());
+    let domain = ProtectionDomain::import(&context, host.domain.handle()).unwrap();
+    let imported = ImportedRegion::import(&domain, region.handle()).unwrap();
+    assert_eq!(imported.local_key(), region.local_key());
+    assert_eq!(imported.remote_key(), region.remote_key());
+    ImportedRegion::import(&domain, u32::MAX).unwrap_err();
+    ProtectionDomain::import(&context, u32::MAX).unwrap_err();
+    drop(imported);
+    drop(domain);
+    drop(context);
+    assert_eq!(region.into_buffer().unwrap(), [7; 64]);
+    drop(host);
+    assert_clean(&device);
+}
+
+#[test]
+fn queue_pairs_of_one_thread_move_bytes() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    {
+        let thread = ThreadDomain::allocate(&host.domain).unwrap();
+        let queue = host.queue(16);
+        let pair = |_| thread.queue_pair::<Rc>(&queue, &queue).max_inline(8).create().unwrap();
+        let (a, b) = (pair(0), pair(1));
+        let (a_info, b_info) = (a.endpoint(&host.port), b.endpoint(&host.port));
+        let options = ConnectOptions::new(&host.port).access(ALL);
+        let b = b.initialize(&options).unwrap();
+        let (from, to) = (host.region(pattern(6, 64), ALL), host.region(vec![0; 64], ALL));
+        b.post_receive(&mut [RecvWr::new(1)]).unwrap();
+        let a = a.connect(&b_info, options.clone()).unwrap();
+        let b = b.connect(&a_info, options).unwrap();
+        assert_ne!(a.number(), b.number());
+        let part = to.remote().at(0).unwrap();
+        let write = SendWr::write_with_imm(from.segment(..).unwrap(), &part, 9);
+        a.post_send(&mut [write.id(2).signaled()]).unwrap();
+        let mut seen = [next(&queue).id(), next(&queue).id()];
+        seen.sort_unstable();
+        assert_eq!(seen, [1, 2]);
+        assert_eq!(to.bytes().to_vec(), pattern(6, 64));
+        a.fail().unwrap();
+    }
+    drop(host);
+    assert_clean(&device);
 }
