@@ -57,7 +57,7 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
     /// [`PostError`] with the first bad request. `ENOMEM` means that the queue is full. A queue pair with a
     /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) refuses all with [`Error::Invalid`]. See `ibv_post_recv(3)`.
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
         if self.handle.shared.is_some() {
             return Err(PostError::alone(Error::receives_are_shared()));
@@ -80,7 +80,7 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
 }
 
 /// Links a batch of receives; returns the first, null if there is none.
-#[inline]
+#[inline(always)]
 pub(crate) fn link_receives(
     batch: &mut [RecvWr<'_>],
     segments: RangeInclusive<u32>,
