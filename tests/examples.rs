@@ -46,6 +46,34 @@ fn multi_qp_completes_every_lane() {
 }
 
 #[test]
+fn ud_answers_by_the_header_of_the_question() {
+    let text = alone("ud");
+    assert!(text.contains("0xA5C came from "), "{text}");
+    assert!(text.contains("verified the answer of 1024 bytes"), "{text}");
+}
+
+#[test]
+fn srq_refills_what_three_queue_pairs_share() {
+    let text = alone("srq");
+    assert!(text.contains("verified 60 messages of 3 queue pairs in 8 receives"), "{text}");
+}
+
+#[test]
+fn events_wakes_for_solicited_messages_and_tells_what_the_device_says() {
+    let text = alone("events");
+    assert!(text.contains("0 messages came within 20 ms"), "{text}");
+    assert!(text.contains("woken once for 4 messages"), "{text}");
+    assert!(text.contains("few receives are left"), "{text}");
+}
+
+#[test]
+fn memory_windows_of_both_types_are_closed_again() {
+    let text = alone("memory_windows");
+    assert_eq!(text.matches("verified the bytes in the window").count(), 2, "{text}");
+    assert_eq!(text.matches("the stale key was refused").count(), 2, "{text}");
+}
+
+#[test]
 fn efa_examples_verify_every_byte_on_devices_in_software() {
     for (name, expected) in [
         ("efa_write_with_imm", "verified all 1048576 bytes"),

@@ -14,12 +14,16 @@ use std::{
 use common::{example, printed};
 
 /// What each two-rank example must print.
-const EXAMPLES: [(&str, &str); 5] = [
+const EXAMPLES: [(&str, &str); 9] = [
     ("write_with_imm", "verified all 1048576 bytes"),
     ("send_receive", "bytes came, with 0xBEEF"),
     ("read", "verified them"),
     ("atomics", "counted to 300"),
     ("multi_qp", "verified all 1048576 bytes"),
+    ("ud", "verified the answer of 1024 bytes"),
+    ("srq", "verified 60 messages of 3 queue pairs"),
+    ("events", "few receives are left"),
+    ("memory_windows", "the stale key was refused"),
 ];
 
 /// Whether this runs where there are devices; says so and, if they are required, fails where there are none.
