@@ -16,10 +16,12 @@ pub(super) use self::extended::Path;
 pub(crate) use self::{error::refused, extended::atomic_operands};
 use self::{
     error::refused_whole,
-    extended::{Common, Datagrams, Extended, Writes, extended_only},
+    extended::{Common, Datagrams, DistantWrites, Extended, Writes, extended_only},
 };
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
-use crate::{Addressing, Error, Receiving, RecvWr, SendWr, Transport, Verb, work_request::Shape};
+use crate::{
+    Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb, work_request::Shape,
+};
 
 impl<T: Transport> QueuePair<'_, T> {
     /// Posts requests to the send queue, in order, behind one doorbell.
@@ -40,6 +42,12 @@ impl<T: Transport> QueuePair<'_, T> {
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
                 self.handle.post_common::<Writes, T>(extended, batch)
+            }
+            Path::ExtendedInPlace(extended)
+                if T::ADDRESSING == Addressing::Datagram
+                    && T::OPERATIONS.contains(Operations::WRITE) =>
+            {
+                self.handle.post_common::<DistantWrites, T>(extended, batch)
             }
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Datagram => {
                 self.handle.post_common::<Datagrams, T>(extended, batch)

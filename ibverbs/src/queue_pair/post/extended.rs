@@ -90,6 +90,26 @@ impl Extended {
         self.destination(wr);
     }
 
+    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
+    #[inline(always)]
+    fn write_to(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        let to = behind_datagram(wr);
+        // SAFETY: the path says that the table has this entry; between start and complete.
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
+        self.destination(wr);
+    }
+
+    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
+    #[inline(always)]
+    fn write_with_imm_to(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        let (to, immediate) = (behind_datagram(wr), immediate(wr));
+        // SAFETY: as for `write_to`.
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
+        self.destination(wr);
+    }
+
     /// Only for a datagram queue pair, after a request was begun.
     #[inline(always)]
     fn destination(self, wr: &ibv_send_wr) {
@@ -260,6 +280,25 @@ impl Common for Datagrams {
     }
 }
 
+/// Writes to memory behind a destination, which datagram transports of vendors have.
+pub(super) enum DistantWrites {}
+
+impl Common for DistantWrites {
+    const INLINE: Kind = Kind::WRITE_INLINE;
+    const ONE: Kind = Kind::WRITE;
+    const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
+
+    #[inline(always)]
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.write_to(wr);
+    }
+
+    #[inline(always)]
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.write_with_imm_to(wr);
+    }
+}
+
 /// How requests of one queue pair reach the provider.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::queue_pair) enum Path {
@@ -268,7 +307,7 @@ pub(in crate::queue_pair) enum Path {
     /// Through `ibv_wr_*`, whose table has the entries that every request of the transport needs.
     Extended(NonNull<ibv_qp_ex>),
     /// The same, and the table has the entries for the most common requests: both kinds of write, for
-    /// datagrams both kinds of message.
+    /// transports without writes both kinds of message.
     ExtendedInPlace(NonNull<ibv_qp_ex>),
     /// As `Extended`, but for batches with a list of segments, which this provider miscounts there.
     ExtendedButLists(NonNull<ibv_qp_ex>),
@@ -281,7 +320,9 @@ impl Path {
         operations: Operations,
     ) -> Option<Self> {
         let common = match T::ADDRESSING {
-            Addressing::Datagram => Operations::SEND | Operations::SEND_WITH_IMMEDIATE,
+            Addressing::Datagram if !T::OPERATIONS.contains(Operations::WRITE) => {
+                Operations::SEND | Operations::SEND_WITH_IMMEDIATE
+            }
             _ => Operations::WRITE | Operations::WRITE_WITH_IMMEDIATE,
         };
         if !has_all::<T>(qp, operations) {
