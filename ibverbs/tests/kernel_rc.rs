@@ -3,6 +3,7 @@
 #[cfg(test)]
 mod common;
 #[cfg(test)]
+#[expect(dead_code, reason = "each program uses a part of it")]
 #[path = "common/kernel.rs"]
 mod kernel;
 #[cfg(test)]
@@ -13,15 +14,9 @@ mod udmabuf;
 mod tests {
     use std::{
         fs,
-        os::{
-            fd::AsFd,
-            unix::{
-                fs::FileExt,
-                net::{UnixListener, UnixStream},
-            },
-        },
+        os::{fd::AsFd, unix::fs::FileExt},
         thread,
-        time::{Duration, Instant},
+        time::Duration,
     };
 
     use ibverbs::{
@@ -31,12 +26,10 @@ mod tests {
 
     use crate::{
         common::{
-            ALL, End, Host, PATIENCE, Shape,
-            link::Link,
-            next, orders, pattern,
+            ALL, End, Host, Shape, next, orders, pattern,
             transfers::{Role, every_operation, every_operation_within},
         },
-        kernel::{LOOPBACK, finish, open, part, resident_kibibytes, resources, start},
+        kernel::{LOOPBACK, finish, meet, open, part, resources, start},
         udmabuf,
     };
 
@@ -71,25 +64,6 @@ mod tests {
         let host = open(device).unwrap();
         for posting in POSTINGS {
             every_operation(&host, posting, role, &mut link);
-        }
-    }
-
-    /// A stream to the other process; a socket with a path does not care for network namespaces.
-    fn meet(name: &str, role: Role) -> Link {
-        let path = std::env::temp_dir().join(name);
-        if role == Role::First {
-            let listener = UnixListener::bind(&path).unwrap();
-            let (stream, _) = listener.accept().unwrap();
-            fs::remove_file(path).unwrap();
-            return Link::over(stream);
-        }
-        let start = Instant::now();
-        loop {
-            match UnixStream::connect(&path) {
-                Ok(stream) => return Link::over(stream),
-                Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
-            }
-            thread::sleep(Duration::from_millis(10));
         }
     }
 
@@ -291,73 +265,6 @@ mod tests {
         // What was queued behind it is flushed.
         end.post(SendWr::write(end.memory.segment(..8).unwrap(), &to).id(3));
         assert_eq!(next(&end.sends).status(), CompletionStatus::WORK_FLUSHED);
-    }
-
-    /// Objects that are made and dropped again and again.
-    #[derive(Default)]
-    struct Pool {
-        hosts: Vec<Host>,
-        queues: Vec<std::sync::Arc<ibverbs::CompletionQueue<'static>>>,
-        ends: Vec<End<ibverbs::Reset>>,
-        regions: Vec<MemoryRegion<'static, Vec<u8>>>,
-        made: [u32; 4],
-    }
-
-    impl Pool {
-        /// Makes one of some kind, or drops an old one; parents may go before their children.
-        fn step(&mut self, kind: usize, choice: usize) {
-            fn drop_one<T>(pool: &mut Vec<T>, choice: usize) {
-                if pool.len() >= 8 {
-                    pool.swap_remove(choice % pool.len());
-                }
-            }
-            self.made[kind] += 1;
-            if kind == 0 || self.hosts.is_empty() {
-                drop_one(&mut self.hosts, choice);
-                self.hosts.push(open(LOOPBACK).unwrap());
-                return;
-            }
-            let host = &self.hosts[choice % self.hosts.len()];
-            match kind {
-                1 => {
-                    self.queues.push(host.queue(16));
-                    drop_one(&mut self.queues, choice);
-                }
-                2 => {
-                    self.ends.push(host.end(Shape { memory: 64, ..Shape::default() }));
-                    drop_one(&mut self.ends, choice);
-                }
-                _ => {
-                    self.regions.push(host.region(vec![0; 4096], ALL));
-                    drop_one(&mut self.regions, choice);
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn ten_thousand_of_each_object_leave_neither_memory_nor_anything_in_the_kernel() {
-        const EACH: u32 = 10_000;
-        let Some(host) = open(LOOPBACK) else { return };
-        drop(host);
-        let before = resources(LOOPBACK);
-        let mut pool = Pool::default();
-        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut settled = None;
-        while pool.made.iter().any(|made| *made < EACH) {
-            state ^= state << 13;
-            state ^= state >> 7;
-            state ^= state << 17;
-            let [kind, choice, ..] = state.to_le_bytes();
-            pool.step(usize::from(kind % 4), choice.into());
-            if settled.is_none() && pool.made.iter().all(|made| *made > EACH / 10) {
-                settled = Some(resident_kibibytes());
-            }
-        }
-        let grown = resident_kibibytes().saturating_sub(settled.unwrap());
-        drop(pool);
-        assert_eq!(resources(LOOPBACK), before);
-        assert!(grown < 2048, "{grown} KiB more are in use after nine tenths of the work");
     }
 
     #[test]

@@ -5,11 +5,16 @@
     reason = "a test double stops at what no test expects"
 )]
 
+mod pages;
+
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
     time::Duration,
 };
+
+use pages::identify;
+pub(crate) use pages::namespace;
 
 use crate::{
     Buffer, Error, Memory, Nqn, Result, Status, StatusType,
@@ -20,12 +25,12 @@ use crate::{
         Command, Completion, Descriptor,
         admin::{self, IdentifyStructure, LogPage},
         auth::HostMessage,
-        block_format::{BlockFormat, ProtectionType},
+        block_format::ProtectionType,
         command::Opcode,
         discovery::{DiscoveryEntry, DiscoveryHeader},
         fabrics::{self, Connect, ConnectData, ConnectResult, FabricsType},
-        features::{EventConfiguration, Feature, QueueCounts},
-        identify::{IdentifyController, OptionalCommands, SglSupport},
+        features::{Feature, QueueCounts},
+        identify::IdentifyController,
         identify_namespace::{
             IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
         },
@@ -697,38 +702,4 @@ pub(crate) const SUBSYSTEM: &str = "nqn.2024-01.org.example:disk";
 
 pub(crate) fn subsystem() -> Nqn {
     Nqn::new(SUBSYSTEM).unwrap()
-}
-
-fn identify() -> IdentifyController {
-    let mut controller = IdentifyController::parse(&[0; 4096]).unwrap();
-    controller.model_number = "Fake".to_owned();
-    // 32 KiB.
-    controller.max_transfer_exponent = 3;
-    controller.version = Version::new(2, 0, 0);
-    controller.events = EventConfiguration::NAMESPACE_CHANGED;
-    controller.controller_type = 1;
-    controller.keep_alive_granularity = 1;
-    controller.max_outstanding_commands = 128;
-    controller.namespaces = 1;
-    controller.optional_commands = OptionalCommands(0x0d);
-    controller.sgl_support = SglSupport(1 | 1 << 2 | 1 << 20);
-    // 4 KiB of data in the capsule.
-    controller.command_capsule_units = (64 + 4096) / 16;
-    controller.response_capsule_units = 1;
-    controller
-}
-
-pub(crate) fn namespace(
-    blocks: u64,
-    data_size_exponent: u8,
-    metadata_bytes: u16,
-    protection: ProtectionType,
-) -> IdentifyNamespace {
-    let mut namespace = IdentifyNamespace::parse(&[0; 4096]).unwrap();
-    namespace.size_in_blocks = blocks;
-    namespace.capacity_in_blocks = blocks;
-    namespace.protection = protection;
-    namespace.formats =
-        vec![BlockFormat { metadata_bytes, data_size_exponent, relative_performance: 0 }];
-    namespace
 }

@@ -13,7 +13,7 @@ pub(crate) struct Options {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Only these devices: NAME[:PORT],… with ^ in front to exclude and = for whole names.
+    /// Only these devices: NAME or NAME:PORT, several with commas between them, with ^ in front to exclude and = for whole names.
     #[arg(short = 'd', long = "device", env = "RDMA_DEVICE", default_value = "")]
     device: DeviceSelector,
 }

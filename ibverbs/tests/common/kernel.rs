@@ -2,12 +2,15 @@
 
 use std::{
     env, fs,
+    os::unix::net::{UnixListener, UnixStream},
     process::{Child, Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 use ibverbs::{DeviceSelector, devices};
 
-use crate::common::Host;
+use crate::common::{Host, PATIENCE, link::Link, transfers::Role};
 
 /// The device whose packets loop back.
 pub(crate) const LOOPBACK: &str = "rxe0";
@@ -61,6 +64,25 @@ pub(crate) fn finish(part: Child) {
     let output: Output = part.wait_with_output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// A stream to the other process; a socket with a path does not care for network namespaces.
+pub(crate) fn meet(name: &str, role: Role) -> Link {
+    let path = env::temp_dir().join(name);
+    if role == Role::First {
+        let listener = UnixListener::bind(&path).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        fs::remove_file(path).unwrap();
+        return Link::over(stream);
+    }
+    let start = Instant::now();
+    loop {
+        match UnixStream::connect(&path) {
+            Ok(stream) => return Link::over(stream),
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// The memory of this process that is in use, in KiB.
