@@ -280,6 +280,9 @@ impl Identifier {
     /// Accepts a request with this queue pair, which takes what the peer sends from now on. Ends in
     /// [`EventKind::ESTABLISHED`]; then [`establish_accepted`](Self::establish_accepted).
     ///
+    /// For the device it is ready to send as well, as with librdmacm's own queue pairs: a peer may end the connection
+    /// before anybody here has seen that it began, and what it sent until then is received.
+    ///
     /// # Errors
     ///
     /// As for [`connect`](Self::connect), with at most 196 bytes of private data. The queue pair is dropped then. See
@@ -296,18 +299,21 @@ impl Identifier {
         raw.qp_num = queue_pair.number().get();
         raw.srq = queue_pair.shared_receive_queue().is_some().into();
         let queue_pair = self.make_ready_to_receive(queue_pair, parameters, Some(reads))?;
+        // The connection manager has the attributes for this only until the connection ends. Its type says that
+        // sending has to wait until the peer has confirmed.
+        let sending = self.change_to(QueuePairState::READY_TO_SEND)?;
+        let queue_pair = queue_pair.change(sending.outgoing_reads(reads.outgoing))?;
         let _held = self.channel.lock();
         // SAFETY: `raw` is live and has a device, and the lock is held; the parameters are copied.
         verb.status(unsafe { accept(self.as_raw(), &raw mut raw) })?;
         Ok(queue_pair)
     }
 
-    /// Completes a connection that this side accepted, when the peer has confirmed: makes the queue pair ready to send.
+    /// Completes a connection that this side accepted, when the peer has confirmed: the queue pair can send.
     ///
     /// # Errors
     ///
-    /// [`Error::Connection`] if the event is not that confirmation; [`Error::Transition`] if the device refuses. The
-    /// queue pair is dropped then.
+    /// [`Error::Connection`] if the event is not that confirmation. The queue pair is dropped then.
     pub fn establish_accepted<'a>(
         &self,
         queue_pair: QueuePair<'a, Rc, ReadyToReceive>,
@@ -315,7 +321,7 @@ impl Identifier {
     ) -> Result<QueuePair<'a, Rc>> {
         self.check_event(&confirmation)?;
         confirmation.expect(EventKind::ESTABLISHED)?;
-        queue_pair.change(self.change_to(QueuePairState::READY_TO_SEND)?)
+        queue_pair.change(Transition::within())
     }
 
     /// Tells the connection manager that data has arrived on a queue pair that waits for

@@ -48,6 +48,14 @@ impl Transition {
         })
     }
 
+    /// How many reads this side may have under way, where the connection manager does not know it yet.
+    pub(crate) fn outgoing_reads(self, count: u8) -> Self {
+        if self.mask & rdma_sys::IBV_QP_MAX_QP_RD_ATOMIC == 0 {
+            return self;
+        }
+        self.with(rdma_sys::IBV_QP_MAX_QP_RD_ATOMIC, |attributes| attributes.max_rd_atomic = count)
+    }
+
     /// A change of attributes that leaves the state as it is.
     pub(crate) fn within() -> Self {
         Self { attributes: ibv_qp_attr::default(), mask: 0 }

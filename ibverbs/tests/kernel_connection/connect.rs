@@ -317,6 +317,40 @@ fn the_end_of_a_connection_is_seen_by_both_sides() {
 }
 
 #[test]
+fn what_a_peer_sent_before_it_left_is_received_although_nobody_had_looked() {
+    require_device!();
+    let (listener, address) = listen(IPV4);
+    let (told, hear) = std::sync::mpsc::channel();
+    thread::scope(|scope| {
+        let client = scope.spawn(move || {
+            let (connection, end) = connect(address, &parameters()).unwrap();
+            let memory = end.memory(8);
+            memory.bytes().fill(0, 8, 7).unwrap();
+            let send = SendWr::send(memory.segment(..).unwrap()).signaled();
+            connection.queue_pair().post_send(&mut [send]).unwrap();
+            end.completion().outcome().unwrap();
+            connection.disconnect().unwrap();
+            told.send(()).unwrap();
+            connection.wait_disconnected(PATIENCE).unwrap();
+        });
+        let request = listener.accept(PATIENCE).unwrap();
+        let end = End::on(&request.context().unwrap());
+        let memory = end.memory(8);
+        let queue_pair = request.initialize(end.pair()).unwrap();
+        let receive = ibverbs::RecvWr::to(1, memory.segment(..).unwrap());
+        queue_pair.post_receive(&mut [receive]).unwrap();
+        let accepting = request.start_accept(queue_pair, &parameters()).unwrap();
+        hear.recv().unwrap();
+        thread::sleep(std::time::Duration::from_millis(100));
+        let connection = accepting.finish().unwrap();
+        assert_eq!(end.completion().outcome().unwrap().byte_length(), 8);
+        assert_eq!(memory.bytes().to_vec(), [7; 8]);
+        connection.wait_disconnected(PATIENCE).unwrap();
+        client.join().unwrap();
+    });
+}
+
+#[test]
 fn a_dropped_connection_ends_for_the_peer() {
     require_device!();
     let pair = pair(IPV4, &parameters());

@@ -2,6 +2,7 @@
 
 use std::{
     env,
+    process::Child,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -41,11 +42,24 @@ pub(crate) fn two_processes(
         None if open(LOOPBACK).is_none() => {}
         None => {
             let began = Instant::now();
-            let [receiver, sender] = [("receiver", "a"), ("sender", "b")]
-                .map(|(part, host)| start(test, part, Some(host)));
+            let receiver = start(test, "receiver", Some("a"));
+            let mut sender = Companion(Some(start(test, "sender", Some("b"))));
             finish(receiver);
-            finish(sender);
+            finish(sender.0.take().unwrap());
             println!("{} messages in {:?}", messages(), began.elapsed());
+        }
+    }
+}
+
+/// A process that would wait in vain for one that failed.
+struct Companion(Option<Child>);
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.0.take() {
+            // It may have ended already.
+            drop(child.kill());
+            drop(child.wait());
         }
     }
 }
