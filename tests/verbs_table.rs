@@ -79,6 +79,7 @@ const NOT_WRAPPED: &[(&str, &str)] = &[
     ),
     ("rdma_set_local_ece", "as `rdma_get_remote_ece`"),
     ("rdma_reject_ece", "as `rdma_get_remote_ece`"),
+    ("efadv_create_comp_cntr", "counters in memory of the caller; `ibv_create_comp_cntr` serves"),
     ("efadv_create_driver_qp", "`efadv_create_qp_ex` does the same and more"),
 ];
 
@@ -123,6 +124,7 @@ const INSIDE: &[(&str, &str)] = &[
     ("ibv_wc_read_src_qp", "`ExtendedWork::source_queue_pair`"),
     ("ibv_wc_read_vendor_err", "`ExtendedCompletion::outcome`"),
     ("ibv_wc_read_wc_flags", "`ExtendedWork::immediate`"),
+    ("rdma_set_option", "`Identifier::set_type_of_service`"),
     ("rdma_destroy_event_channel", "drop of `EventChannel`"),
     ("rdma_destroy_id", "drop of `Identifier`"),
 ];
