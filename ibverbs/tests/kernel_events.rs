@@ -133,7 +133,6 @@ fn send_stream(pair: &Pair, count: u32) {
     }
 }
 
-/// Trap 24.
 #[test]
 fn a_stream_between_threads_that_wait_loses_no_completion_and_no_wake_up() {
     let Some(host) = Host::open() else { return };
@@ -157,7 +156,7 @@ fn a_stream_between_threads_that_wait_loses_no_completion_and_no_wake_up() {
     });
 }
 
-/// Trap 24: each side falls asleep before each message.
+/// Each side falls asleep before each message.
 #[test]
 fn messages_that_go_back_and_forth_between_sleeping_threads_wake_them_each_time() {
     let Some(host) = Host::open() else { return };
@@ -202,7 +201,6 @@ fn block_on<F: Future>(future: F) -> F::Output {
     runtime.unwrap().block_on(future)
 }
 
-/// Trap 24.
 #[test]
 fn a_stream_between_tasks_loses_no_completion_and_no_wake_up() {
     let Some(host) = Host::open() else { return };
@@ -245,7 +243,6 @@ fn a_stream_between_tasks_loses_no_completion_and_no_wake_up() {
     });
 }
 
-/// Trap 24.
 #[test]
 fn a_task_that_waits_for_a_queue_is_woken_by_a_thread_that_sends() {
     let Some(host) = Host::open() else { return };
@@ -393,7 +390,6 @@ fn moderation_is_set_or_refused_as_unsupported() {
     }
 }
 
-/// Trap 10.
 #[test]
 fn queues_with_events_that_nobody_took_are_destroyed_without_a_wait() {
     let Some(host) = Host::open() else { return };

@@ -26,6 +26,10 @@
 //! | local keys, remote keys and addresses are mistaken for one another | `compile_fail/local_key_given_to_a_peer.rs`, `the_keys_of_a_region_are_told_apart` |
 //! | lengths are cut to 32 bits | `a_region_of_more_than_four_gibibytes_is_whole` |
 //! | a device without the extended verbs makes it panic | `a_device_without_extended_posting_is_used_without_it` |
+//! | a future is dropped while its buffer is written | `events/asynchronous.rs`: `dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion` |
+//! | a completion comes between the last look and the sleep | `completion_queue/wait.rs`, `events/channels.rs`, `kernel_events.rs` |
+//! | an address handle is dropped while datagrams that name it are queued | `transports/scenarios/datagrams.rs`: `a_handle_can_be_dropped_as_soon_as_its_datagrams_are_posted` |
+//! | a fork moves pages away from under a device | `soft/kinds.rs`: `forks_are_protected_or_need_no_protection` |
 
 #[cfg(test)]
 #[expect(dead_code, reason = "each program uses a part of it")]

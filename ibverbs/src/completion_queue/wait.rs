@@ -112,7 +112,7 @@ mod tests {
     use super::*;
     use crate::{ConnectOptions, DeviceSelector, Devices, Rc, RecvWr, SendWr};
 
-    /// Trap 24: what finishes after the queue was found empty and before it was armed raises no event.
+    /// What finishes after the queue was found empty and before it was armed raises no event.
     #[test]
     fn a_completion_between_the_last_look_and_arming_ends_the_wait() {
         let device = SoftDevice::new();

@@ -62,7 +62,6 @@ fn a_blocking_wait_ends_with_the_event_of_another_thread() {
     bench.end();
 }
 
-/// Trap 21.
 #[test]
 fn an_unknown_event_is_a_value() {
     let bench = Bench::new();
@@ -80,7 +79,6 @@ fn a_refused_event_is_an_error() {
     bench.end();
 }
 
-/// Trap 20.
 #[test]
 fn a_receive_that_nothing_matches_ends_when_its_queue_pair_is_moved_to_error() {
     let bench = Bench::new();

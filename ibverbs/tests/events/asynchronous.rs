@@ -123,7 +123,6 @@ fn many_tasks_share_a_queue_pair_and_wait_for_room() {
     });
 }
 
-/// Trap 8.
 #[test]
 fn no_lock_is_held_while_the_caller_makes_a_request() {
     on_pairs(|bench, a, b| async move {
@@ -136,7 +135,6 @@ fn no_lock_is_held_while_the_caller_makes_a_request() {
     });
 }
 
-/// Trap 16.
 #[test]
 fn dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion() {
     on_pairs(|bench, a, b| async move {
@@ -166,7 +164,6 @@ fn dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion() {
     });
 }
 
-/// Trap 16.
 #[test]
 fn a_future_that_is_dropped_after_its_request_has_finished_leaves_it_to_be_claimed() {
     on_pairs(|bench, a, b| async move {
@@ -183,7 +180,6 @@ fn a_future_that_is_dropped_after_its_request_has_finished_leaves_it_to_be_claim
     });
 }
 
-/// Trap 16.
 #[test]
 fn a_receive_that_is_given_up_loses_no_message() {
     on_pairs(|bench, a, b| async move {
@@ -195,7 +191,6 @@ fn a_receive_that_is_given_up_loses_no_message() {
     });
 }
 
-/// Trap 17.
 #[test]
 fn dropping_frees_at_once_and_ends_those_who_wait() {
     on_pairs(|bench, a, b| async move {
@@ -250,7 +245,6 @@ fn a_device_that_reports_what_was_not_posted_ends_everything_as_flushed() {
     });
 }
 
-/// Trap 24.
 #[test]
 fn a_task_that_waits_for_a_queue_is_woken_for_every_completion() {
     let bench = Bench::new();

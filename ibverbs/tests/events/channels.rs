@@ -30,7 +30,6 @@ fn queue_on(
     Arc::new(builder.create().unwrap())
 }
 
-/// Trap 10.
 #[test]
 fn an_event_is_acknowledged_by_the_call_that_takes_it_and_destroying_does_not_wait() {
     let bench = Bench::new();
@@ -49,7 +48,7 @@ fn an_event_is_acknowledged_by_the_call_that_takes_it_and_destroying_does_not_wa
     bench.end();
 }
 
-/// Trap 24. One message at a time, each sent at another moment after the last was taken, so that many fall
+/// One message at a time, each sent at another moment after the last was taken, so that many fall
 /// between the receiver's look at the empty queue and its sleep; one that is missed there is never made up for.
 #[test]
 fn no_wake_up_is_lost_between_arming_and_sleeping() {

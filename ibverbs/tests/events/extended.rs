@@ -48,7 +48,6 @@ fn timestamps_are_read_in_both_clocks_and_in_order() {
     bench.end();
 }
 
-/// Trap 6.
 #[test]
 fn fields_that_were_not_asked_for_are_none_and_never_called() {
     let bench = Bench::new();
@@ -97,7 +96,6 @@ fn every_field_that_was_asked_for_is_there() {
     bench.end();
 }
 
-/// Trap 6.
 #[test]
 fn fields_and_queues_that_the_device_lacks_are_refused_when_the_queue_is_made() {
     let bench = Bench::of(SoftDevice::builder().extended_completion(false));
@@ -137,7 +135,6 @@ fn an_overrun_that_is_ignored_loses_completions_and_breaks_nothing() {
     bench.end();
 }
 
-/// Trap 8.
 #[test]
 fn a_second_taker_of_the_poller_gets_an_error_and_no_deadlock() {
     let bench = Bench::new();
@@ -156,7 +153,6 @@ fn a_second_taker_of_the_poller_gets_an_error_and_no_deadlock() {
     bench.end();
 }
 
-/// Trap 8.
 #[test]
 fn no_lock_is_held_while_a_completion_is_looked_at_nor_when_the_poller_is_forgotten() {
     let bench = Bench::new();
@@ -178,7 +174,6 @@ fn no_lock_is_held_while_a_completion_is_looked_at_nor_when_the_poller_is_forgot
     assert_eq!(bench.device.violations(), [""; 0]);
 }
 
-/// Trap 5.
 #[test]
 fn completions_that_were_handed_out_do_not_change_when_the_queue_goes_on() {
     let bench = Bench::new();
@@ -244,7 +239,6 @@ fn a_queue_that_breaks_in_the_middle_loses_no_completion_before_that() {
     bench.end();
 }
 
-/// Trap 21.
 #[test]
 fn failures_and_statuses_of_a_newer_library_are_values() {
     let bench = Bench::new();

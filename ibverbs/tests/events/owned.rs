@@ -127,7 +127,6 @@ fn what_is_not_posted_comes_back_at_once() {
     bench.end();
 }
 
-/// Trap 17.
 #[test]
 fn dropping_ends_what_is_in_flight_and_frees_it_at_once() {
     let bench = Bench::new();
@@ -156,7 +155,6 @@ fn forgetting_leaks_at_worst() {
     assert_eq!(bench.device.violations(), [""; 0]);
 }
 
-/// Trap 20.
 #[test]
 fn closing_gives_back_receives_that_nothing_matched() {
     let bench = Bench::new();
@@ -172,7 +170,6 @@ fn closing_gives_back_receives_that_nothing_matched() {
     bench.end();
 }
 
-/// Trap 20.
 #[test]
 fn closing_is_bounded_and_gives_back_what_never_completes() {
     let bench = Bench::new();
@@ -189,7 +186,6 @@ fn closing_is_bounded_and_gives_back_what_never_completes() {
     bench.end();
 }
 
-/// Trap 19.
 #[test]
 fn closing_although_polling_fails_destroys_the_queue_pair_before_it_gives_buffers_back() {
     let bench = Bench::new();
@@ -204,7 +200,6 @@ fn closing_although_polling_fails_destroys_the_queue_pair_before_it_gives_buffer
     bench.end();
 }
 
-/// Trap 19.
 #[test]
 fn closing_that_is_refused_gives_no_buffer_back() {
     let bench = Bench::new();
