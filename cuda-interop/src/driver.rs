@@ -32,7 +32,6 @@ macro_rules! functions {
 
         impl Driver {
             /// A driver that has no function.
-            #[cfg(test)]
             pub(crate) const EMPTY: Self = Self { $($name: None,)* };
 
             fn of(library: &Library) -> Self {

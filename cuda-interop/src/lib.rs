@@ -26,6 +26,8 @@ pub use gpu::Gpu;
 pub use memory_region::CudaMemoryRegion;
 pub use ordering::{Arrived, Inbound, Landing, Outbound, Producer, Ready, Visibility};
 pub use pointer::{MemoryKind, PointerInfo};
+#[doc(hidden)]
+pub use registration::register_exported;
 pub use registration::{Flush, Path, PeerMemory, Registration, register};
 pub use topology::{Distance, Neighbour, PciAddress, PciDevice, Topology, nearest_devices};
 pub use virtual_memory::VirtualMemory;

@@ -2,6 +2,7 @@
 #![expect(unsafe_code, reason = "registers device memory with its owner")]
 
 use std::{
+    ffi::{c_uint, c_ulonglong, c_void},
     ops::Range,
     os::fd::AsFd,
     ptr::{self, NonNull},
@@ -254,6 +255,32 @@ pub(crate) unsafe fn register_range<'a, O: Buffer>(
             })
         }),
     }
+}
+
+/// Registers a range with a function in place of `cuMemGetHandleForAddressRange`: what
+/// [`register`](fn@register) does, for machines with an RDMA device and no GPU. Not part of the API: the tests of this
+/// workspace use it.
+///
+/// # Safety
+///
+/// `export` is like the function of cuda.h, and nobody else changes or refers to the bytes that it exports until the
+/// region is gone and gave its owner back.
+#[doc(hidden)]
+pub unsafe fn register_exported<'a, O: Buffer>(
+    export: unsafe extern "C" fn(*mut c_void, u64, usize, c_uint, c_ulonglong) -> c_uint,
+    domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
+    owner: impl Fn() -> O,
+    range: Range<u64>,
+    access: Access,
+) -> Result<MemoryRegion<'a, O>> {
+    let driver = Driver { cuMemGetHandleForAddressRange: Some(export), ..Driver::EMPTY };
+    let length = usize::try_from(range.end.saturating_sub(range.start)).unwrap_or(0);
+    let range = DeviceRange { address: range.start, length };
+    let (domain, never) = (domain.into(), PeerMemory::Never);
+    // SAFETY: the caller keeps the same promises.
+    let registered =
+        unsafe { register_range(&driver, domain, owner, range, access, never, Mapping::Default) };
+    registered.map(|(region, _)| region)
 }
 
 #[cfg(test)]

@@ -45,9 +45,14 @@ impl MemoryFile {
 
     /// All its pages as a dma-buf.
     pub(crate) fn dma_buf(&self) -> OwnedFd {
+        self.dma_buf_of(0, self.length as u64)
+    }
+
+    /// Some of its pages as a dma-buf.
+    pub(crate) fn dma_buf_of(&self, offset: u64, size: u64) -> OwnedFd {
         let maker = File::options().read(true).write(true).open("/dev/udmabuf").unwrap();
         let memfd = u32::try_from(self.file.as_raw_fd()).unwrap();
-        let wanted = UdmabufCreate { memfd, flags: 0, offset: 0, size: self.length as u64 };
+        let wanted = UdmabufCreate { memfd, flags: 0, offset, size };
         // SAFETY: the ioctl reads this struct.
         let fd: c_int =
             unsafe { libc::ioctl(maker.as_raw_fd(), UDMABUF_CREATE, &raw const wanted) };
