@@ -5,6 +5,7 @@
     reason = "a test double stops at what no test expects"
 )]
 
+mod nic;
 mod pages;
 
 use std::{
@@ -13,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use nic::Nic;
 use pages::identify;
 pub(crate) use pages::namespace;
 
@@ -90,6 +92,8 @@ pub(crate) struct Target {
     pub(crate) most_in_flight: usize,
     /// I/O commands are answered only when this many are waiting, if it is not 0.
     pub(crate) batch: usize,
+    /// How memory is reached that the target did not allocate.
+    pub(crate) nic: Option<Nic>,
     regions: HashMap<u32, Weak<Region>>,
     next_key: u32,
     next_controller: u16,
@@ -146,6 +150,7 @@ impl FakeTarget {
             keep_alives: 0,
             most_in_flight: 0,
             batch: 0,
+            nic: None,
             regions: HashMap::new(),
             next_key: 100,
             next_controller: 1,
@@ -224,7 +229,7 @@ impl Transport for FakeTarget {
     }
 
     fn protection_domain(&self) -> Option<Arc<ibverbs::ProtectionDomain<'static>>> {
-        None
+        self.lock().nic.as_ref().map(|nic| Arc::clone(&nic.host))
     }
 }
 
@@ -351,6 +356,12 @@ impl Link {
         self.state.lock().unwrap().responses.push_back(response);
         self.arrived.notify_all();
     }
+}
+
+/// Access outside of the host's memory: cuts the connection, as on RDMA.
+fn refuse(link: &Link) -> Status {
+    link.cut();
+    Status::new(StatusType::GENERIC, 0x04)
 }
 
 fn lost(queue: u16) -> Error {
@@ -494,6 +505,9 @@ impl Target {
             Descriptor::Keyed { address, length: keyed, key } => {
                 assert_eq!(usize::try_from(keyed).unwrap(), length);
                 self.check_transfer(keyed);
+                if let Some(nic) = self.nic_for(key) {
+                    return nic.read(key, address, length).ok_or_else(|| refuse(link));
+                }
                 let bytes = self.region(link, key, address, length)?;
                 let start = usize::try_from(address - bytes.address).unwrap();
                 let bytes = bytes.bytes.lock().unwrap();
@@ -510,6 +524,10 @@ impl Target {
         };
         self.check_transfer(length);
         let length = bytes.len().min(usize::try_from(length).unwrap());
+        if let Some(nic) = self.nic_for(key) {
+            let is_there = nic.write(key, address, &bytes[..length]);
+            return is_there.then_some(()).ok_or_else(|| refuse(link));
+        }
         let region = self.region(link, key, address, length)?;
         let start = usize::try_from(address - region.address).unwrap();
         region.bytes.lock().unwrap()[start..start + length].copy_from_slice(&bytes[..length]);
@@ -522,7 +540,7 @@ impl Target {
         }
     }
 
-    /// Memory of the host; access outside of it cuts the connection, as on RDMA.
+    /// Memory of the host that the target allocated.
     fn region(
         &self,
         link: &Link,
@@ -535,10 +553,12 @@ impl Target {
             let length = u64::try_from(length).unwrap();
             address >= region.address && address + length <= region.address + size
         });
-        region.ok_or_else(|| {
-            link.cut();
-            Status::new(StatusType::GENERIC, 0x04)
-        })
+        region.ok_or_else(|| refuse(link))
+    }
+
+    /// The way to memory with a key that the target did not give out.
+    fn nic_for(&self, key: u32) -> Option<&Nic> {
+        self.nic.as_ref().filter(|_| !self.regions.contains_key(&key))
     }
 
     /// Carries out a command of the admin queue or of Fabrics; event requests have no answer yet.

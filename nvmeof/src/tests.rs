@@ -11,6 +11,7 @@ mod authentication;
 mod connecting;
 mod hostile;
 mod losing;
+mod registered;
 mod transferring;
 
 fn host() -> Host {

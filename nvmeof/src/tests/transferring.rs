@@ -10,7 +10,7 @@ use crate::{
     wire::{block_format::ProtectionType, command::Opcode, nvm::Range},
 };
 
-fn pattern(length: usize, seed: u64) -> Vec<u8> {
+pub(super) fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length];
     Random::new(seed).fill(&mut bytes);
     bytes
