@@ -12,8 +12,12 @@ mod support;
 #[path = "scenarios/transfers.rs"]
 mod transfers;
 
-use efa::ibverbs::Devices;
-use support::{Both, pattern, published};
+use cuda_interop::{Gpu, Visibility};
+use efa::{
+    Srd,
+    ibverbs::{Devices, SendWr},
+};
+use support::{ALL, Both, pattern, published};
 
 #[test]
 fn nothing_is_left_when_everything_was_dropped_in_any_order() {
@@ -46,4 +50,43 @@ fn devices_of_other_kinds_are_passed_over() {
     let context = list.by_name(plain.name()).unwrap().open().unwrap();
     let error = efa::query_device(&context).unwrap_err();
     assert!(error.to_string().contains("is not an EFA device"), "{error}");
+}
+
+#[test]
+fn memory_of_a_gpu_is_written_and_read_over_srd() {
+    const LENGTH: usize = 1 << 20;
+    let gpu = match Gpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(error) => {
+            let demanded = std::env::var("CUDA_REQUIRE_DEVICE").is_ok_and(|value| value == "1");
+            assert!(!demanded, "{error}");
+            println!("skipped: {error}");
+            return;
+        }
+    };
+    backend::reach_gpus();
+    let both = Both::new();
+    let stream = gpu.context().new_stream().unwrap();
+    let zeros = || gpu.allocate::<u8>(&stream, LENGTH).unwrap();
+    let mut source = cuda_interop::register(&both.near.domain, zeros(), ALL).unwrap();
+    let target = cuda_interop::register(&both.far.domain, zeros(), ALL).unwrap();
+    let back = cuda_interop::register(&both.near.domain, zeros(), ALL).unwrap();
+    let bytes = pattern(7, LENGTH);
+    stream.memcpy_htod(&bytes, &mut source.device_mut().unwrap()).unwrap();
+
+    let there = target.landing_after(&stream).unwrap().remote().at(0).unwrap();
+    let ready = source.ready_after(&stream).unwrap();
+    let to = both.to_far.destination();
+    let write = SendWr::<Srd>::write_to(ready.segment(..).unwrap(), &there, to);
+    both.near_pair.post_send(&mut [write]).unwrap();
+    both.near.successes(1);
+    let arrived = target.flush(Visibility::Owner).unwrap();
+    assert_eq!(stream.clone_dtoh(&arrived.device()).unwrap(), bytes);
+
+    let landing = back.landing_after(&stream).unwrap();
+    let read = SendWr::<Srd>::read_from(landing.segment(..).unwrap(), &there, to);
+    both.near_pair.post_send(&mut [read]).unwrap();
+    let done = both.near.completion();
+    let arrived = back.arrived(done.outcome().unwrap()).unwrap();
+    assert_eq!(stream.clone_dtoh(&arrived.device()).unwrap(), bytes);
 }

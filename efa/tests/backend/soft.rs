@@ -1,5 +1,6 @@
 //! EFA devices inside the process: four for each test, which is a thread.
 
+use cuda_engine::CudaEngine;
 use efa::ibverbs::{Device, Devices};
 use soft_device::SoftDevice;
 
@@ -22,6 +23,11 @@ pub(crate) fn device(number: usize) -> Device {
         let list = Devices::of(soft_device::library()).unwrap();
         list.by_name(devices[number].name()).unwrap().clone()
     })
+}
+
+/// Lets this test's devices reach memory of GPUs.
+pub(crate) fn reach_gpus() {
+    DEVICES.with(|devices| devices.iter().for_each(|device| drop(CudaEngine::install(device))));
 }
 
 /// What this test's devices still have, or have complained about.
