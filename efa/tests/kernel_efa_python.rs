@@ -9,91 +9,20 @@
 
 #[path = "backend/kernel.rs"]
 mod backend;
+#[path = "../../ibverbs/tests/common/python.rs"]
+mod python;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
-
-use std::{
-    fmt::Write as _,
-    io::{BufRead, BufReader, Write as _},
-    path::{Path, PathBuf},
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-};
 
 use efa::{
     EndpointInfo, Srd,
     ibverbs::{Operation, RecvWr, RemoteMemory, SendWr},
 };
+use python::{Python, from_hex, hex, package};
 use support::{KEY, Lane, has_devices};
 
 const LENGTH: usize = 50_000;
 const MESSAGE: usize = 4_000;
-
-/// Where the package is, if it was fetched.
-fn package() -> Option<PathBuf> {
-    let test = std::env::current_exe().unwrap();
-    // target/debug/deps/kernel_efa_python-….
-    let target = test.ancestors().nth(3).map(|target| target.join("python"));
-    target.filter(|folder| folder.join("efa").is_dir())
-}
-
-/// The process of the other side; ended with the test.
-struct Python {
-    process: Child,
-    input: ChildStdin,
-    output: BufReader<ChildStdout>,
-}
-
-impl Python {
-    fn start(package: &Path, device: &str) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/peer.py");
-        let mut process = Command::new("python3")
-            .arg(script)
-            .arg(device)
-            .env("PYTHONPATH", package)
-            .env("PYTHONDONTWRITEBYTECODE", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let input = process.stdin.take().unwrap();
-        let output = BufReader::new(process.stdout.take().unwrap());
-        Self { process, input, output }
-    }
-
-    /// What it says next; it says why on standard error if it ends instead.
-    fn hear(&mut self) -> String {
-        let mut line = String::new();
-        self.output.read_line(&mut line).unwrap();
-        assert!(!line.is_empty(), "Python ended");
-        line.trim().to_owned()
-    }
-
-    fn say(&mut self, text: &str) {
-        writeln!(self.input, "{text}").unwrap();
-    }
-}
-
-impl Drop for Python {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        drop(self.process.kill());
-        drop(self.process.wait());
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold(String::new(), |mut text, byte| {
-        write!(text, "{byte:02x}").unwrap();
-        text
-    })
-}
-
-fn from_hex(text: &str) -> Vec<u8> {
-    (0..text.len())
-        .step_by(2)
-        .map(|at| u8::from_str_radix(&text[at..at + 2], 16).unwrap())
-        .collect()
-}
 
 /// The bytes that both sides know.
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
@@ -105,8 +34,7 @@ fn both_directions_of_every_transfer_agree() {
     if !has_devices(2) {
         return;
     }
-    let Some(package) = package() else {
-        println!("skipped: no Python package `efa` in target/python");
+    let Some(package) = package("efa") else {
         return;
     };
     let lane = Lane::open(0);
@@ -166,5 +94,5 @@ fn both_directions_of_every_transfer_agree() {
     source.bytes().read(0, &mut seen).unwrap();
     assert_eq!(seen, bytes(6, LENGTH));
     python.say("done");
-    assert!(python.process.wait().unwrap().success());
+    python.finish();
 }
