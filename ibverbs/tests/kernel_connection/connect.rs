@@ -51,6 +51,25 @@ fn data_goes_between_two_hosts() {
 }
 
 #[test]
+fn the_type_of_service_reaches_the_queue_pair() {
+    require_device!();
+    let (listener, address) = listen(IPV4);
+    thread::scope(|scope| {
+        let server = scope.spawn(|| accept(listener.accept(PATIENCE).unwrap(), &parameters()));
+        // Expedited forwarding, DSCP 46.
+        let route =
+            Route::to(address).type_of_service(46 << 2).timeout(PATIENCE).resolve().unwrap();
+        let end = End::on(&route.context().unwrap());
+        let pair = route.initialize(end.pair()).unwrap();
+        let client = (route.connect(pair, &parameters()).unwrap(), end);
+        let server = server.join().unwrap();
+        let attributes = client.0.queue_pair().query().unwrap();
+        assert_eq!(attributes.as_raw().ah_attr.grh.traffic_class, 46 << 2);
+        send(&client, &server, b"first");
+    });
+}
+
+#[test]
 fn private_data_goes_both_ways() {
     require_device!();
     let (listener, address) = listen(IPV4);

@@ -1,10 +1,10 @@
 //! Connections that do not come about, and what is said about it.
 
-use std::{thread, time::Duration};
+use std::{net::SocketAddr, thread, time::Duration};
 
 use ibverbs::{
     Error,
-    connection::{EventKind, Listener, RejectReason, Route},
+    connection::{EventChannel, EventKind, Identifier, Listener, PortSpace, RejectReason, Route},
 };
 
 use crate::support::{
@@ -127,8 +127,38 @@ fn a_queue_pair_of_another_device_is_refused() {
 }
 
 #[test]
+fn ports_are_shared_by_those_who_say_so_and_split_by_family() {
+    require_device!();
+    let channel = EventChannel::create().unwrap();
+    let identifier = |reuses, one_family| {
+        let identifier = Identifier::create(&channel, PortSpace::TCP).unwrap();
+        identifier.set_type_of_service(8 << 2).unwrap();
+        identifier.set_reuse_address(reuses).unwrap();
+        identifier.set_one_family_only(one_family).unwrap();
+        identifier
+    };
+    let bound = |identifier: Identifier, address: SocketAddr| {
+        identifier.bind(address).unwrap();
+        let port = identifier.local_address().unwrap().port();
+        (identifier, port)
+    };
+    for (reuses, refused) in [(true, None), (false, Some(libc::EADDRINUSE))] {
+        let (_first, port) = bound(identifier(reuses, false), IPV4.parse().unwrap());
+        let mut same: SocketAddr = IPV4.parse().unwrap();
+        same.set_port(port);
+        let second = identifier(reuses, false).bind(same);
+        assert_eq!(second.err().and_then(|error| error.errno()), refused);
+    }
+    for (one_family, refused) in [(true, None), (false, Some(libc::EADDRNOTAVAIL))] {
+        let (_first, port) = bound(identifier(false, one_family), "0.0.0.0:0".parse().unwrap());
+        let second =
+            identifier(false, one_family).bind(SocketAddr::new("::".parse().unwrap(), port));
+        assert_eq!(second.err().and_then(|error| error.errno()), refused);
+    }
+}
+
+#[test]
 fn steps_out_of_order_are_refused() {
-    use ibverbs::connection::{EventChannel, Identifier, PortSpace};
     require_device!();
     let channel = EventChannel::create().unwrap();
     let identifier = Identifier::create(&channel, PortSpace::TCP).unwrap();

@@ -136,3 +136,17 @@ fn a_table_with_more_entries_than_a_request_can_name_is_read() {
     assert_eq!(table[255].index, 255);
     context.local_port(&DeviceSelector::default()).unwrap();
 }
+
+#[test]
+fn an_entry_of_the_table_is_read_by_its_index() {
+    let device = SoftDevice::new();
+    let context = listed(&device).open().unwrap();
+    let table = context.query_gid_table().unwrap();
+    assert!(!table.is_empty());
+    for entry in table {
+        assert_eq!(context.query_gid_entry(entry.port, entry.index).unwrap(), entry);
+        assert_eq!(context.query_gid(entry.port, entry.index).unwrap(), entry.gid);
+    }
+    let past = context.query_gid_entry(ibverbs::PortNumber::FIRST, 255).unwrap_err();
+    assert!(matches!(past, Error::Verb { .. }), "{past}");
+}

@@ -131,6 +131,23 @@ fn a_window_of_type_2_is_bound_again_after_it_was_unbound() {
 }
 
 #[test]
+fn the_owner_takes_the_key_away_with_a_request_of_its_own() {
+    run(|host, posting| {
+        let mut stage = Stage::<Type2>::new(host, posting);
+        let opened = stage.bind();
+        assert_eq!(stage.write(&opened), CompletionStatus::SUCCESS);
+        let invalidate = SendWr::local_invalidate(opened.key()).id(9).signaled();
+        stage.owner.pair.post_send(&mut [invalidate]).unwrap();
+        let completion = stage.owner.sent();
+        let work = completion.outcome().unwrap();
+        assert_eq!((work.id(), work.operation()), (9, Operation::LOCAL_INVALIDATE));
+        stage.window.invalidated(opened.key());
+        assert_eq!(stage.window.bound(), None);
+        assert_eq!(stage.write(&opened), CompletionStatus::REMOTE_ACCESS_ERROR);
+    });
+}
+
+#[test]
 fn a_peer_takes_the_key_away_with_its_message() {
     run(|host, posting| {
         let mut stage = Stage::<Type2>::new(host, posting);
