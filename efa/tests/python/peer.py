@@ -6,40 +6,13 @@ Talks over standard input and output, a line a step; says what went wrong and en
 import ctypes
 import struct
 import sys
-import time
 
 import efa
+from talk import check, completion, hear, pattern, say
 
 QKEY = 0x1234
 LENGTH = 50_000
 MESSAGE = 4_000
-PATIENCE = 60.0
-
-
-def pattern(seed, length):
-    return bytes((index * 7 + seed) & 0xFF for index in range(length))
-
-
-def say(text):
-    print(text, flush=True)
-
-
-def hear():
-    return sys.stdin.readline().strip()
-
-
-def completion(cq):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        for found in cq.poll(1):
-            found.raise_for_status()
-            return found
-    raise TimeoutError("no completion")
-
-
-def check(what, condition):
-    if not condition:
-        raise AssertionError(what)
 
 
 def main():

@@ -3,6 +3,7 @@
 //! Its package lies in `target/python`, fetched for the guest's Python.
 
 use std::{
+    env,
     fmt::Write as _,
     io::{BufRead, BufReader, Write as _},
     path::{Path, PathBuf},
@@ -11,7 +12,7 @@ use std::{
 
 /// Where a package is, if it was fetched; says so if it was not.
 pub(crate) fn package(name: &str) -> Option<PathBuf> {
-    let test = std::env::current_exe().unwrap();
+    let test = env::current_exe().unwrap();
     // target/debug/deps/kernel_efa_python-….
     let target = test.ancestors().nth(3).map(|target| target.join("python"));
     let found = target.filter(|folder| folder.join(name).is_dir());
@@ -31,11 +32,15 @@ pub(crate) struct Python {
 impl Python {
     /// Starts `tests/python/peer.py` of the package that is tested.
     pub(crate) fn start(package: &Path, device: &str) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/python/peer.py");
+        let crate_folder = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let script = crate_folder.join("tests/python/peer.py");
+        // Where `talk.py` is.
+        let common = crate_folder.join("../ibverbs/tests/common");
+        let paths = env::join_paths([package, &common]).unwrap();
         let mut process = Command::new("python3")
             .arg(script)
             .arg(device)
-            .env("PYTHONPATH", package)
+            .env("PYTHONPATH", paths)
             .env("PYTHONDONTWRITEBYTECODE", "1")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

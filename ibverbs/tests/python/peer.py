@@ -6,39 +6,12 @@ Talks over standard input and output, a line a step; says what went wrong and en
 import ctypes
 import struct
 import sys
-import time
 
 import ibverbs as ib
+from talk import check, completion, hear, pattern, say
 
 LENGTH = 50_000
 PSN = 0xABCDEF
-PATIENCE = 60.0
-
-
-def pattern(seed):
-    return bytes((index * 7 + seed) & 0xFF for index in range(LENGTH))
-
-
-def say(text):
-    print(text, flush=True)
-
-
-def hear():
-    return sys.stdin.readline().strip()
-
-
-def completion(cq):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        for found in cq.poll(1):
-            found.raise_for_status()
-            return found
-    raise TimeoutError("no completion")
-
-
-def check(what, condition):
-    if not condition:
-        raise AssertionError(what)
 
 
 def main():
@@ -88,26 +61,26 @@ def main():
     # What comes from the other side: a send, and a write with immediate.
     found = completion(cq)
     check("send", found.opcode == ib.WCOpcode.RECV and found.byte_len == LENGTH)
-    check("sent bytes", contents(LENGTH) == pattern(1))
+    check("sent bytes", contents(LENGTH) == pattern(1, LENGTH))
     say("send")
     found = completion(cq)
     check("write", found.opcode == ib.WCOpcode.RECV_RDMA_WITH_IMM and found.imm_data == 0xC0DE)
-    check("written bytes", contents(0) == pattern(2))
+    check("written bytes", contents(0) == pattern(2, LENGTH))
     say("write")
 
     # And the other way round.
     check("go", hear() == "go")
-    memory[:LENGTH] = pattern(3)
+    memory[:LENGTH] = pattern(3, LENGTH)
     post(ib.WROpcode.SEND, 0)
-    memory[:LENGTH] = pattern(4)
+    memory[:LENGTH] = pattern(4, LENGTH)
     post(ib.WROpcode.RDMA_WRITE_WITH_IMM, 0, imm_data=0xBEEF, remote_addr=address, rkey=rkey)
     say("wrote")
 
     # Each reads the other's memory.
     check("read", hear() == "read")
     post(ib.WROpcode.RDMA_READ, LENGTH, remote_addr=address, rkey=rkey)
-    check("bytes read", contents(LENGTH) == pattern(5))
-    memory[:LENGTH] = pattern(6)
+    check("bytes read", contents(LENGTH) == pattern(5, LENGTH))
+    memory[:LENGTH] = pattern(6, LENGTH)
     say("read")
     check("done", hear() == "done")
     for thing in (qp, mr, cq, pd, context):
