@@ -104,7 +104,7 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
 
     /// Makes what arrived with a completion visible to the GPU, and gives access to it.
     ///
-    /// Costs a flush (below a microsecond) where the GPU does not say that it sees the writes in order, else nothing.
+    /// Costs a flush (about a microsecond) where the GPU does not say that it sees the writes in order, else nothing.
     /// The access ends when the completion's place is polled into again: the next arrival needs the next call.
     ///
     /// # Errors

@@ -61,7 +61,7 @@ pub struct Registration {
 
 /// Registers device memory through a dma-buf, for a device that can (`mlx5`, `efa`, `irdma`, `bnxt_re`).
 ///
-/// Enters the kernel and the driver; takes some 30 microseconds of CUDA's, whatever the size, and then what the RDMA
+/// Enters the kernel and the driver; takes some 20 microseconds of CUDA's, whatever the size, and then what the RDMA
 /// device needs. The region owns the buffer. [`Registration`] has the choices.
 ///
 /// # Errors
