@@ -5,24 +5,26 @@
     reason = "a test double stops at what no test expects"
 )]
 
+mod link;
+mod memory;
 mod nic;
 mod pages;
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::{Arc, Condvar, Mutex, MutexGuard, Weak},
-    time::Duration,
 };
 
+use link::{FakeChannel, Link, lost, refuse};
+use memory::{FakeMemory, Region};
 pub(crate) use nic::Nic;
 use pages::identify;
 pub(crate) use pages::namespace;
 
 use crate::{
-    Buffer, Error, Memory, Nqn, Result, Status, StatusType,
+    Buffer, Nqn, Result, Status, StatusType,
     auth::verifier::Verifier,
-    memory::HostMemory,
-    transport::{Channel, ChannelParameters, Response, Transport, Waiter},
+    transport::{Channel, ChannelParameters, Response, Transport},
     wire::{
         Command, Completion, Descriptor,
         admin::{self, IdentifyStructure, LogPage},
@@ -98,35 +100,6 @@ pub(crate) struct Target {
     next_key: u32,
     next_controller: u16,
     links: Vec<Weak<Link>>,
-}
-
-/// One channel as both ends see it.
-#[derive(Debug)]
-struct Link {
-    queue: u16,
-    entries: u16,
-    state: Mutex<LinkState>,
-    arrived: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct LinkState {
-    is_cut: bool,
-    responses: VecDeque<Response>,
-    /// Commands met by silence, and event requests.
-    silent: Vec<u16>,
-    event_requests: Vec<u16>,
-    held: Vec<(Command, Vec<u8>)>,
-    head: u16,
-    is_shut_down: bool,
-    authentication: Option<Vec<u8>>,
-}
-
-#[derive(Debug)]
-struct Region {
-    address: u64,
-    key: u32,
-    bytes: Mutex<Vec<u8>>,
 }
 
 impl FakeTarget {
@@ -231,141 +204,6 @@ impl Transport for FakeTarget {
     fn protection_domain(&self) -> Option<Arc<ibverbs::ProtectionDomain<'static>>> {
         self.lock().nic.as_ref().map(|nic| Arc::clone(&nic.host))
     }
-}
-
-#[derive(Debug)]
-struct FakeMemory(Arc<Region>);
-
-impl Memory for FakeMemory {
-    fn address(&self) -> u64 {
-        self.0.address
-    }
-
-    fn remote_key(&self) -> u32 {
-        self.0.key
-    }
-
-    fn length(&self) -> usize {
-        self.0.bytes.lock().unwrap().len()
-    }
-
-    fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
-        let bytes = self.0.bytes.lock().unwrap();
-        let Some(from) = bytes.get(offset..).and_then(|rest| rest.get(..into.len())) else {
-            return false;
-        };
-        into.copy_from_slice(from);
-        true
-    }
-}
-
-impl HostMemory for FakeMemory {
-    fn copy_from(&self, offset: usize, from: &[u8]) -> bool {
-        let mut bytes = self.0.bytes.lock().unwrap();
-        let Some(into) = bytes.get_mut(offset..).and_then(|rest| rest.get_mut(..from.len())) else {
-            return false;
-        };
-        into.copy_from_slice(from);
-        true
-    }
-}
-
-#[derive(Debug)]
-struct FakeChannel {
-    target: Arc<Mutex<Target>>,
-    link: Arc<Link>,
-    sent: Vec<(Command, Vec<u8>)>,
-}
-
-impl Channel for FakeChannel {
-    fn send(&mut self, place: u16, command: &Command, data: &[u8]) -> Result<()> {
-        assert!(place < self.link.entries, "a place outside the queue");
-        self.link.check()?;
-        self.sent.push((*command, data.to_vec()));
-        Ok(())
-    }
-
-    fn flush(&mut self) -> Result<()> {
-        self.link.check()?;
-        let sent = std::mem::take(&mut self.sent);
-        let mut target = self.target.lock().unwrap();
-        for (command, data) in sent {
-            target.take(&self.link, command, data);
-        }
-        Ok(())
-    }
-
-    fn poll(&mut self) -> Result<Option<Response>> {
-        let response = self.link.state.lock().unwrap().responses.pop_front();
-        // What arrived before a cut is still there, as completions of a real queue are.
-        match response {
-            Some(response) => Ok(Some(response)),
-            None => self.link.check().map(|()| None),
-        }
-    }
-
-    fn arm(&mut self) -> Result<Arc<dyn Waiter>> {
-        self.link.check()?;
-        let waiter: Arc<dyn Waiter> = self.link.clone();
-        Ok(waiter)
-    }
-}
-
-impl Drop for FakeChannel {
-    fn drop(&mut self) {
-        self.link.cut();
-    }
-}
-
-impl Waiter for Link {
-    fn wait(&self, at_most: Duration) -> Result<()> {
-        let state = self.state.lock().unwrap();
-        if state.responses.is_empty() && !state.is_cut {
-            drop(self.arrived.wait_timeout(state, at_most).unwrap());
-        }
-        Ok(())
-    }
-
-    #[cfg(feature = "tokio")]
-    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
-        None
-    }
-}
-
-impl Link {
-    fn check(&self) -> Result<()> {
-        if self.state.lock().unwrap().is_cut { Err(lost(self.queue)) } else { Ok(()) }
-    }
-
-    fn cut(&self) {
-        self.state.lock().unwrap().is_cut = true;
-        self.arrived.notify_all();
-    }
-
-    fn respond(&self, command_id: u16, result: u64, status: Status) {
-        let submission_queue_head = {
-            let mut state = self.state.lock().unwrap();
-            state.head = (state.head + 1) % self.entries;
-            state.head
-        };
-        let completion = Completion { result, submission_queue_head, command_id, status };
-        self.deliver(Response { bytes: completion.to_bytes(), length: 16 });
-    }
-
-    fn deliver(&self, response: Response) {
-        self.state.lock().unwrap().responses.push_back(response);
-        self.arrived.notify_all();
-    }
-}
-
-/// Access outside of the host's memory: cuts the connection, as on RDMA.
-fn refuse(link: &Link) -> Status {
-    link.cut();
-    Status::new(StatusType::GENERIC, 0x04)
-}
-
-fn lost(queue: u16) -> Error {
-    Error::Transport { operation: "the fake", queue, source: "the connection is cut".into() }
 }
 
 type Answer = std::result::Result<u64, Status>;
