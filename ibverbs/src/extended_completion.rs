@@ -50,7 +50,7 @@ bitflags::bitflags! {
 /// On failure C leaves most fields undefined, so that they are reached through [`outcome`](Self::outcome) only.
 #[derive(Clone, Copy, Default)]
 pub struct ExtendedCompletion {
-    /// Which of the fields below were read.
+    /// Which of the fields below are read of a completion that succeeded.
     fields: CompletionFields,
     id: u64,
     timestamp: u64,
@@ -72,20 +72,25 @@ pub struct ExtendedCompletion {
 }
 
 impl ExtendedCompletion {
+    /// Room for a completion of a queue with `fields`.
+    pub(crate) fn new(fields: CompletionFields) -> Self {
+        Self { fields, ..Self::default() }
+    }
+
     /// Copies the completion that a queue is on over this one. What is not read keeps what was there, and is
     /// not shown.
     ///
     /// # Safety
     ///
     /// The queue is live, between a start or next that returned 0 and the end, and has the entries that every
-    /// extended queue needs, and those of `fields`.
+    /// extended queue needs, and those of `fields`, which this was made for: given once more, so that a loop
+    /// need not look into each.
     #[inline]
     pub(crate) unsafe fn read(&mut self, cq: *mut ibv_cq_ex, fields: CompletionFields) {
         // SAFETY: by this function's contract.
         self.id = unsafe { (*cq).wr_id };
         // SAFETY: as above.
         self.status = unsafe { (*cq).status };
-        self.fields = fields;
         if self.status != rdma_sys::IBV_WC_SUCCESS {
             // SAFETY: as above.
             self.vendor_error = unsafe { rdma_sys::ibv_wc_read_vendor_err(cq) };

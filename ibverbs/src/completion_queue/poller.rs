@@ -20,7 +20,7 @@ use super::CompletionQueue;
 use crate::{CompletionFields, Error, ExtendedCompletion, Parent, Result, Verb};
 
 /// How many completions are copied under one lock.
-const ROOM: usize = 32;
+const ROOM: usize = 64;
 
 /// What an extended queue has besides.
 #[derive(Debug)]
@@ -58,7 +58,7 @@ impl Extended {
         // ibv_next_poll has found none, so it is never asked for a next one. Nothing is lost by that:
         // what costs time there is the kernel.
         let one_by_one = queue.context().query_device()?.vendor_id() == SOFTWARE_ROCE;
-        let (entries, failure) = ([ExtendedCompletion::default(); ROOM], None);
+        let (entries, failure) = ([ExtendedCompletion::new(fields); ROOM], None);
         let found = Box::new(Found { entries, next: 0, filled: 0, failure });
         Ok(Self { fields, one_by_one, found: Mutex::new(Some(found)) })
     }
@@ -185,7 +185,7 @@ impl<'q> Poller<'q> {
         }))
     }
 
-    /// As [`next`](Self::next), but hands out all that one look finds, at most 32, as a slice.
+    /// As [`next`](Self::next), but hands out all that one look finds, at most 64, as a slice.
     ///
     /// # Errors
     ///
@@ -233,57 +233,72 @@ impl<'q> Poller<'q> {
 
     /// Copies what has finished, once all before was handed out; whether there was any.
     fn refill(&mut self) -> Result<bool> {
+        let (cq, fields) = (self.queue.as_raw().cast::<ibv_cq_ex>(), self.fields);
         let Some(found) = self.found.as_mut() else { return Ok(false) };
-        let cq: *mut ibv_cq_ex = self.queue.as_raw().cast();
-        let verb = Verb::new("ibv_start_poll");
-        if let Some(code) = found.failure.take() {
-            verb.status(code)?;
-        }
         (found.next, found.filled) = (0, 0);
-        let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
-        while found.filled < ROOM {
-            // SAFETY: a live extended queue, which always has this entry (`has_all`); no thread has it locked
-            // for longer than this function runs.
-            match unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) } {
-                0 => {}
-                libc::ENOENT => break,
-                code if found.filled == 0 => return verb.status(code).map(|()| false),
-                code => {
-                    found.failure = Some(code);
-                    break;
-                }
-            }
-            let ended = copy(cq, self.fields, self.one_by_one, found);
-            // SAFETY: as above, after a start that succeeded.
-            unsafe { rdma_sys::ibv_end_poll(cq) };
-            if ended {
-                break;
-            }
-        }
+        let copy = |entry: &mut ExtendedCompletion| {
+            // SAFETY: on a completion, by the contract of `take`, and `has_all` saw the entries for `fields`.
+            unsafe { entry.read(cq, fields) };
+        };
+        // SAFETY: a live extended queue, which `has_all` looked at.
+        found.filled =
+            unsafe { take(cq, self.one_by_one, &mut found.failure, &mut found.entries, copy) }?;
         Ok(found.filled > 0)
     }
 }
 
-/// Copies completions of a queue that is locked by a start; whether the queue had no more.
-fn copy(cq: *mut ibv_cq_ex, fields: CompletionFields, one_by_one: bool, found: &mut Found) -> bool {
-    while let Some(entry) = found.entries.get_mut(found.filled) {
-        // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
-        unsafe { entry.read(cq, fields) };
-        found.filled += 1;
-        if one_by_one || found.filled == ROOM {
-            return false;
+/// Goes through what has finished, and lets `copy` fill a place of `room` from each; how many it were.
+/// `failure` is what ended an earlier call too soon, told now; what ends this one too soon is left there.
+///
+/// # Safety
+///
+/// `cq` is a live extended queue with the entries that every one needs. `copy` does nothing with it but read the
+/// completion that it is on, by entries that it has, and does not panic: the provider's lock is held meanwhile.
+#[inline]
+unsafe fn take<T>(
+    cq: *mut ibv_cq_ex,
+    one_by_one: bool,
+    failure: &mut Option<i32>,
+    room: &mut [T],
+    copy: impl Fn(&mut T),
+) -> Result<usize> {
+    let verb = Verb::new("ibv_start_poll");
+    if let Some(code) = failure.take() {
+        verb.status(code)?;
+    }
+    let size = room.len();
+    let mut places = room.iter_mut();
+    let mut place = places.next();
+    let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
+    let mut ended = 0;
+    while ended == 0 && place.is_some() {
+        // SAFETY: by this function's contract; no thread has it locked for longer than such a call.
+        ended = unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) };
+        if ended != 0 {
+            break;
         }
-        // SAFETY: as above; every extended queue has this entry.
-        match unsafe { rdma_sys::ibv_next_poll(cq) } {
-            0 => {}
-            libc::ENOENT => return true,
-            code => {
-                found.failure = Some(code);
-                return true;
+        while let Some(entry) = place {
+            copy(entry);
+            place = places.next();
+            if one_by_one || place.is_none() {
+                break;
+            }
+            // SAFETY: as above, on a completion.
+            ended = unsafe { rdma_sys::ibv_next_poll(cq) };
+            if ended != 0 {
+                break;
             }
         }
+        // SAFETY: as above, after a start that succeeded.
+        unsafe { rdma_sys::ibv_end_poll(cq) };
     }
-    false
+    let filled = size - places.len() - usize::from(place.is_some());
+    match ended {
+        0 | libc::ENOENT => {}
+        code if filled == 0 => return verb.status(code).map(|()| 0),
+        code => *failure = Some(code),
+    }
+    Ok(filled)
 }
 
 impl Drop for Poller<'_> {

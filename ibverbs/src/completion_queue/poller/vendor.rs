@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rdma_sys::ibv_cq_ex;
 
-use super::Poller;
-use crate::{ExtendedCompletion, Result, Verb};
+use super::{Poller, take};
+use crate::{ExtendedCompletion, Result};
 
 impl Poller<'_> {
     /// Copies what has finished into `room`, from the first place on; returns how many. Never waits, never
@@ -36,51 +36,18 @@ impl Poller<'_> {
             filled += 1;
         }
         found.next += filled;
-        let (verb, cq) = (Verb::new("ibv_start_poll"), self.queue.as_raw().cast::<ibv_cq_ex>());
         if filled > 0 {
             return Ok(filled);
         }
-        if let Some(code) = found.failure.take() {
-            verb.status(code)?;
-        }
-        let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
-        while filled < room.len() {
-            // SAFETY: a live extended queue, which always has this entry (`has_all`); no thread has it locked
-            // for longer than this function runs.
-            match unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) } {
-                0 => {}
-                libc::ENOENT => break,
-                code if filled == 0 => return verb.status(code).map(|()| 0),
-                code => {
-                    found.failure = Some(code);
-                    break;
-                }
-            }
-            let mut ended = false;
-            while let Some(place) = room.get_mut(filled) {
-                let mut entry = ExtendedCompletion::default();
-                // SAFETY: locked, on a completion, and `has_all` saw the entries for `fields`.
-                unsafe { entry.read(cq, self.fields) };
-                *place = make(entry, Some(cq));
-                filled += 1;
-                if self.one_by_one || filled == room.len() {
-                    break;
-                }
-                // SAFETY: as above; every extended queue has this entry.
-                let code = unsafe { rdma_sys::ibv_next_poll(cq) };
-                if code != 0 {
-                    found.failure = (code != libc::ENOENT).then_some(code);
-                    ended = true;
-                    break;
-                }
-            }
-            // SAFETY: as above, after a start that succeeded.
-            unsafe { rdma_sys::ibv_end_poll(cq) };
-            if ended {
-                break;
-            }
-        }
-        Ok(filled)
+        let (cq, fields) = (self.queue.as_raw().cast::<ibv_cq_ex>(), self.fields);
+        let copy = |place: &mut E| {
+            let mut entry = ExtendedCompletion::new(fields);
+            // SAFETY: on a completion, by the contract of `take`, and `has_all` saw the entries for `fields`.
+            unsafe { entry.read(cq, fields) };
+            *place = make(entry, Some(cq));
+        };
+        // SAFETY: a live extended queue, which `has_all` looked at; `make` by this function's contract.
+        unsafe { take(cq, self.one_by_one, &mut found.failure, room, copy) }
     }
 
     /// As [`poll_with`](Self::poll_with), but waits for the first completion for up to `timeout`, in the way of
