@@ -26,7 +26,9 @@ mod tests {
 
     use crate::{
         common::{
-            ALL, End, Host, Shape, next, orders, pattern,
+            ALL, End, Host, Shape,
+            host::next,
+            orders, pattern,
             transfers::{Role, every_operation, every_operation_within},
         },
         kernel::{LOOPBACK, finish, meet, open, part, resources, start},

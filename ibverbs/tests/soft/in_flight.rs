@@ -5,7 +5,9 @@ use soft_device::SoftDevice;
 
 use crate::{
     common::{
-        End, Host, Shape, is_quiet, next,
+        End, Host, Shape,
+        host::next,
+        is_quiet,
         orders::{PARTS, drop_in, orders, parts},
         pattern,
     },

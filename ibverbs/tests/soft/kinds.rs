@@ -11,7 +11,7 @@ use ibverbs::{
 use soft_device::SoftDevice;
 
 use crate::{
-    common::{ALL, Shape, next, pattern},
+    common::{ALL, Shape, host::next, pattern},
     support::{assert_clean, open},
 };
 

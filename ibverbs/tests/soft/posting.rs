@@ -266,7 +266,7 @@ fn a_queue_pair_that_signals_all_reports_what_is_not_signaled() {
         let memory = host.region(vec![0; 8], crate::common::ALL);
         let to = memory.remote().at(0).unwrap();
         a.post_send(&mut [SendWr::write(memory.segment(..).unwrap(), &to).id(6)]).unwrap();
-        assert_eq!(crate::common::next(&queue).outcome().unwrap().id(), 6);
+        assert_eq!(crate::common::host::next(&queue).outcome().unwrap().id(), 6);
     }
 }
 

@@ -30,7 +30,7 @@ impl Host {
 #[test]
 fn one_connection_reaches_every_shared_queue_of_the_domain() {
     run(|host, posting| {
-        let (sends, receives) = (host.queue(), host.queue());
+        let (sends, receives) = (host.queue(64), host.queue(64));
         let xrc = Arc::new(XrcDomain::open(&host.context).unwrap());
         let queue = || {
             let options = SharedReceiveQueueOptions::new(8);
@@ -107,10 +107,10 @@ fn a_domain_of_a_file_is_shared_by_who_opens_it() {
 #[test]
 fn a_target_is_reset_and_connected_anew() {
     run(|host, posting| {
-        let sends = host.queue();
+        let sends = host.queue(64);
         let xrc = Arc::new(XrcDomain::open(&host.context).unwrap());
         let options = SharedReceiveQueueOptions::new(8);
-        let queue = XrcReceiveQueue::create(&host.domain, &xrc, host.queue(), options).unwrap();
+        let queue = XrcReceiveQueue::create(&host.domain, &xrc, host.queue(64), options).unwrap();
         let mut target = XrcTarget::create(&xrc).unwrap();
         let mut initiator = host.initiator(posting, &sends);
         for round in 0..2 {

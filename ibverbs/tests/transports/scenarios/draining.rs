@@ -49,7 +49,7 @@ fn full_queues_are_drained_too() {
 #[test]
 fn one_completion_queue_for_both_directions_is_enough() {
     run(|host, posting| {
-        let queue = host.queue();
+        let queue = host.queue(64);
         let make = || {
             QueuePair::<Rc, Reset>::builder(&host.domain, &queue, &queue)
                 .posting(posting)

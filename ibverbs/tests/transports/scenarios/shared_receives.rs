@@ -22,7 +22,7 @@ impl Host {
         queue: &Arc<SharedReceiveQueue<'static>>,
         posting: Posting,
     ) -> (End<Rc>, End<Rc>) {
-        let (sends, receives) = (self.queue(), self.queue());
+        let (sends, receives) = (self.queue(64), self.queue(64));
         let pair = QueuePair::<Rc, Reset>::builder(&self.domain, &sends, &receives)
             .shared_receive_queue(queue)
             .max_inline(64)
@@ -145,7 +145,7 @@ fn a_shared_queue_of_another_device_is_refused() {
     run(|host, posting| {
         let other = Host::open(host.context.device(), &DeviceSelector::default());
         let queue = other.shared(4);
-        let (sends, receives) = (host.queue(), host.queue());
+        let (sends, receives) = (host.queue(64), host.queue(64));
         let error = QueuePair::<Rc, Reset>::builder(&host.domain, &sends, &receives)
             .shared_receive_queue(&queue)
             .posting(posting)
