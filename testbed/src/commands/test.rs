@@ -23,8 +23,8 @@ use crate::workspace::{Package, Program, Workspace};
 /// The beginning of the names of test programs that run in the guest.
 const KERNEL_PREFIX: &str = "kernel_";
 
-/// The package whose tests compare layouts with C headers.
-const LAYOUT_PACKAGE: &str = "sys";
+/// Packages whose tests compile C programs.
+const WITH_HEADERS: [&str; 2] = ["sys", "soft-device-drop-in"];
 
 /// Options of `test`.
 #[derive(Debug, Args)]
@@ -80,7 +80,7 @@ fn run_all(options: &Options, board: &mut Board) -> Result<()> {
         memory: options.memory,
     };
     let cache = Cache::open()?;
-    if plan.packages.iter().any(|package| package.short_name() == LAYOUT_PACKAGE) {
+    if plan.packages.iter().any(|package| WITH_HEADERS.contains(&package.short_name())) {
         let folders = include_folders(&cache)?;
         let folders: Vec<_> = folders.iter().map(|folder| folder.display().to_string()).collect();
         plan.environment.push(("RDMA4RS_HEADERS".into(), folders.join(":")));

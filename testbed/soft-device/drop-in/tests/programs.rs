@@ -1,6 +1,7 @@
 //! Programs in C that know nothing of the soft device, with it in the place of libibverbs.
 //!
-//! Each needs a C compiler and the headers of rdma-core, and says so where they are missing.
+//! Each needs a C compiler and the headers of rdma-core, those of the machine or those in `RDMA4RS_HEADERS` (which
+//! `cargo testbed test` sets), and says so where they are missing.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test, which says what it skips")]
 
 use std::{
@@ -23,12 +24,21 @@ fn library_folder(test: &str) -> PathBuf {
     folder
 }
 
+/// The C compiler, with the headers that the testbed fetched, if it says where they are.
+fn compiler() -> Command {
+    let mut compiler = Command::new("cc");
+    for folder in env::var_os("RDMA4RS_HEADERS").iter().flat_map(env::split_paths) {
+        compiler.arg("-I").arg(folder);
+    }
+    compiler
+}
+
 /// Compiles a program; `None`, with the reason printed, where that cannot be done.
 fn compile(source: &Path, folder: &Path) -> Option<PathBuf> {
     let program = folder.join("program");
     let headers = folder.join("headers.c");
     fs::write(&headers, "#include <infiniband/verbs.h>\n").unwrap();
-    let preprocessed = Command::new("cc").arg("-E").arg(&headers).output();
+    let preprocessed = compiler().arg("-E").arg(&headers).output();
     match preprocessed {
         Err(error) => {
             println!("skipped: there is no C compiler: {error}");
@@ -41,8 +51,7 @@ fn compile(source: &Path, folder: &Path) -> Option<PathBuf> {
         Ok(_) => {}
     }
     let library = folder.join("libibverbs.so.1");
-    let compiled =
-        Command::new("cc").arg("-O1").arg("-o").arg(&program).arg(source).arg(library).output();
+    let compiled = compiler().arg("-O1").arg("-o").arg(&program).arg(source).arg(library).output();
     assert_success(&compiled.unwrap());
     Some(program)
 }
