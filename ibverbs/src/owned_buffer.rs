@@ -3,11 +3,13 @@
 
 use std::{
     fmt,
-    ops::{Deref, DerefMut},
+    ops::{Deref, DerefMut, RangeBounds},
     slice,
 };
 
-use crate::{Access, HostBuffer, MemoryRegion, Parent, ProtectionDomain, Region, Result};
+use crate::{
+    Access, HostBuffer, MemoryRegion, Parent, ProtectionDomain, Region, Result, Segment, SendWr,
+};
 
 /// A registered buffer that is moved into each request, and is plain bytes in between.
 ///
@@ -44,9 +46,24 @@ impl<'a, B: HostBuffer> OwnedBuffer<'a, B> {
         self.region.into_buffer()
     }
 
-    /// For the request that it is moved into.
+    /// For the receive that it is moved into.
     pub(crate) fn region(&self) -> &Region {
         &self.region
+    }
+
+    /// The request that it is moved into, on a part of it.
+    ///
+    /// `make` is the caller's code, and could post what it is given to another queue pair, whose request would then
+    /// outlast this one. So it is given a segment of the right length that no device follows, and the part is put
+    /// in its place when the request is back.
+    pub(crate) fn request<T>(
+        &self,
+        range: impl RangeBounds<usize>,
+        make: impl for<'s> FnOnce(Segment<'s>) -> SendWr<'s, T>,
+    ) -> Result<SendWr<'_, T>> {
+        let part = self.region.segment(range)?;
+        let stand_in = self.region.behind(part.len());
+        Ok(make(stand_in).replace(stand_in, part))
     }
 }
 

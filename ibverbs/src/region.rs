@@ -129,6 +129,11 @@ impl Region {
         Ok(Segment::new(self.address + start as u64, length, self.local_key()))
     }
 
+    /// A segment that begins where the region ends: a request that names it fails, unless it is empty.
+    pub(crate) fn behind(&self, length: u32) -> Segment<'_> {
+        Segment::new(self.address.wrapping_add(self.length as u64), length, self.local_key())
+    }
+
     /// The handle that a peer needs to reach this region.
     ///
     /// Publishing it is giving what [`access`](Self::access) allows to whoever gets it.

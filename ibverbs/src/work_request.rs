@@ -283,7 +283,18 @@ impl<T: Solicits> SendWr<'_, T> {
     }
 }
 
-impl<T> SendWr<'_, T> {
+impl<'a, T> SendWr<'a, T> {
+    /// Puts `segment` in the place of `stand_in`, if that is what the request is about.
+    pub(crate) fn replace(mut self, stand_in: Segment<'a>, segment: Segment<'a>) -> Self {
+        let (own, stand_in) = (self.own, stand_in.to_raw());
+        let same =
+            (own.addr, own.length, own.lkey) == (stand_in.addr, stand_in.length, stand_in.lkey);
+        if self.shape == Shape::One && same {
+            self.own = segment.to_raw();
+        }
+        self
+    }
+
     /// Why this request must not be posted; call it only for one that is refused.
     #[cold]
     pub(crate) fn refusal(&self) -> Error {

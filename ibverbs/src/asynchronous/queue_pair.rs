@@ -94,16 +94,13 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
         range: impl RangeBounds<usize>,
         request: impl for<'s> FnOnce(Segment<'s>) -> SendWr<'s, T>,
     ) -> Result<Transfer<T, B>, Rejected<'static, B>> {
-        let posted = match buffer.region().segment(range) {
-            Ok(segment) => {
-                // The caller's code, so that it runs without the lock.
-                let request = request(segment);
-                let mut state = self.shared.state();
-                let pair = state.pair().map_err(RejectReason::Check);
-                pair.and_then(|pair| pair.post_request(request)).map(|id| (state, id))
-            }
-            Err(error) => Err(RejectReason::Check(error)),
-        };
+        // The caller's code, so that it runs without the lock.
+        let made = buffer.request(range, request).map_err(RejectReason::Check);
+        let posted = made.and_then(|request| {
+            let mut state = self.shared.state();
+            let pair = state.pair().map_err(RejectReason::Check);
+            pair.and_then(|pair| pair.post_request(request)).map(|id| (state, id))
+        });
         match posted {
             Ok((mut state, id)) => {
                 state.keep_for(id, buffer);

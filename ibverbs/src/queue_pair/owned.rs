@@ -146,7 +146,8 @@ impl<T: Connected, B: HostBuffer, S> OwnedQueuePair<'_, T, B, S> {
 
 impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Posts a request on a part of a buffer, which is moved into it. Any that the transport has: `request` makes
-    /// it from the segment that it is given.
+    /// it from the segment that it is given, which stands for the part. Only the request that is returned reaches
+    /// the part: any other that names this segment fails.
     ///
     /// Does not wait and does not allocate. The number and the signal of the request are set here.
     ///
@@ -175,11 +176,8 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
         range: impl RangeBounds<usize>,
         request: impl for<'s> FnOnce(Segment<'s>) -> SendWr<'s, T>,
     ) -> Result<WorkId, Rejected<'a, B>> {
-        let posted = match buffer.region().segment(range) {
-            Ok(segment) => self.post_request(request(segment)),
-            Err(error) => Err(RejectReason::Check(error)),
-        };
-        match posted {
+        let made = buffer.request(range, request).map_err(RejectReason::Check);
+        match made.and_then(|request| self.post_request(request)) {
             Ok(id) => {
                 self.keep(buffer);
                 Ok(id)

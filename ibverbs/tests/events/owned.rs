@@ -7,8 +7,8 @@ use std::{
 };
 
 use ibverbs::{
-    Access, CompletionStatus, Error, Initialized, MemoryRegion, Operation, OwnedBuffer,
-    OwnedQueuePair, Rc, RejectReason, SendWr,
+    Access, Completion, CompletionStatus, Error, Initialized, MemoryRegion, Operation, OwnedBuffer,
+    OwnedQueuePair, Rc, RecvWr, RejectReason, SendWr,
 };
 use soft_device::CompletionFault;
 
@@ -265,4 +265,37 @@ fn an_event_loop_watches_its_descriptor() {
 fn is_readable(descriptor: &impl AsFd) -> bool {
     let mut entries = [rustix::event::PollFd::new(descriptor, rustix::event::PollFlags::IN)];
     rustix::event::poll(&mut entries, Some(&rustix::event::Timespec::default())).unwrap() == 1
+}
+
+#[test]
+fn the_segment_of_a_request_is_of_no_use_elsewhere() {
+    let bench = Bench::new();
+    let [mut a, mut b] = pair(&bench);
+    let [others, theirs] = [bench.queue(), bench.queue()];
+    let [other, its_peer] = bench.pair(&others, &theirs);
+    b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+    let message = buffer(&bench, &[1; 8]);
+    a.post(message, .., |segment| {
+        // This receive is outstanding when the buffer is back.
+        other.post_receive(&mut [RecvWr::to(7, segment)]).unwrap();
+        SendWr::send(segment)
+    })
+    .unwrap();
+    let sent = a.wait(LONG).unwrap().unwrap();
+    sent.outcome().unwrap();
+    assert_eq!(b.wait(LONG).unwrap().unwrap().received().unwrap(), [1; 8]);
+
+    let plain: &[u8] = &sent.buffer;
+    let memory = MemoryRegion::register(&bench.domain, vec![9_u8; 8], Access::READ_ONLY).unwrap();
+    its_peer.post_send(&mut [SendWr::send(memory.segment(..).unwrap())]).unwrap();
+    let mut slots = Completion::slots::<1>();
+    let failed = loop {
+        if let [completion] = others.poll(&mut slots).unwrap() {
+            break completion.status();
+        }
+    };
+    assert_eq!(failed, CompletionStatus::LOCAL_PROTECTION_ERROR);
+    assert_eq!(plain, [1; 8]);
+    drop((a, b, other, its_peer, others, theirs, memory, sent));
+    bench.end();
 }
