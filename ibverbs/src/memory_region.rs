@@ -277,17 +277,18 @@ impl<B: HostBuffer> MemoryRegion<'_, B> {
         unsafe { SharedBytes::new(address, length) }
     }
 
-    /// The bytes as a plain slice, if neither the device nor a peer may write them; `None` if one may.
+    /// The bytes as a plain slice, if neither the device nor a peer may write them; `None` if one may, or could before
+    /// [`change_access`](Self::change_access) took the right away: a memory window would keep it.
     ///
     /// The region is borrowed whole, so that nobody holds its [`bytes`](Self::bytes) meanwhile. A transfer
     /// that the device is still reading for sends whatever mixture it finds.
     #[expect(clippy::disallowed_methods, reason = "no device may write this memory")]
     pub fn as_mut_slice(&mut self) -> Option<&mut [u8]> {
-        if self.region.access().writes() {
+        if self.region.could_be_written() {
             return None;
         }
         let (address, length) = (B::address(&self.buffer), B::length(&self.buffer));
-        // SAFETY: initialised by the trait; the device has no right to write, and `&mut self` keeps other
+        // SAFETY: initialised by the trait; the device never had a right to write, and `&mut self` keeps other
         // accesses of the CPU away.
         Some(unsafe { slice::from_raw_parts_mut(address.as_ptr(), length) })
     }

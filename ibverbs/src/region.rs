@@ -23,6 +23,9 @@ pub struct Region {
     address: u64,
     length: usize,
     access: Access,
+    /// Whether the device, or a peer, ever had the right to write. A memory window that was bound then keeps it,
+    /// and so may a transfer that was under way.
+    written: bool,
     /// Where the CPU reaches the first byte, if it does; then valid for `length` initialised bytes
     /// until the region is deregistered, and reached by raw pointers only.
     host: Option<NonNull<u8>>,
@@ -42,7 +45,7 @@ impl Region {
         access: Access,
         host: Option<NonNull<u8>>,
     ) -> Self {
-        Self { raw, library, address, length, access, host }
+        Self { raw, library, address, length, access, written: access.writes(), host }
     }
 
     /// The same registration, of memory that the CPU does not reach at its address.
@@ -68,6 +71,7 @@ impl Region {
         let returned = unsafe { change(raw, flags, ptr::null_mut(), nowhere, 0, bits) };
         // After a failure the region may have either set of rights.
         self.access |= access;
+        self.written |= access.writes();
         verb.reregistered(returned)?;
         self.access = access;
         Ok(())
@@ -95,6 +99,11 @@ impl Region {
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
+    }
+
+    /// Whether the device, or a peer, could write it at any time.
+    pub(crate) fn could_be_written(&self) -> bool {
+        self.written
     }
 
     /// The key for this side's work requests.
