@@ -58,8 +58,9 @@ impl ProtectionDomain<'_> {
     ///
     /// # Safety
     ///
-    /// Until the region is dropped or closed, with success, the `length` bytes at `address` stay
-    /// mapped, and no reference to them exists while a device may write them.
+    /// Until the region is dropped or closed, with success, the `length` bytes at `address` are initialised
+    /// and mapped for reading and writing, and no reference to them exists: whatever the device may do,
+    /// [`Region::shared_bytes`] reads and writes them.
     #[doc(alias = "ibv_reg_mr")]
     pub unsafe fn register_raw(
         &self,
@@ -331,8 +332,9 @@ impl<B: Buffer> fmt::Debug for MemoryRegion<'_, B> {
 ///
 /// # Safety
 ///
-/// The memory is initialised, stays mapped until the region is deregistered, and no reference to it
-/// exists while a device may write it.
+/// The memory is initialised, stays mapped for reading and writing until the region is deregistered, and no reference
+/// to it exists in that time. Not where the region is [out of reach](Region::out_of_reach): then only no reference to
+/// what a device may write.
 pub(crate) unsafe fn register_host(
     domain: &ProtectionDomain<'_>,
     address: NonNull<u8>,
