@@ -102,8 +102,8 @@ impl<'a> MemoryRegion<'a, DeviceMemory<'a>> {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfBounds`] if the range does not lie inside, [`Error::Verb`] if the device refuses. See
-    /// `ibv_reg_dm_mr(3)`.
+    /// [`Error::Invalid`] if the memory and the domain are of different contexts, [`Error::OutOfBounds`] if the range does not
+    /// lie inside, [`Error::Verb`] if the device refuses. See `ibv_reg_dm_mr(3)`.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
@@ -115,11 +115,17 @@ impl<'a> MemoryRegion<'a, DeviceMemory<'a>> {
         let length = range.end.saturating_sub(range.start);
         memory.check(range.start, length)?;
         let domain = domain.into();
+        if memory.context.as_raw() != domain.context().as_raw() {
+            return Err(Error::Invalid {
+                what: "device memory and the domain to register it in are of different contexts",
+                remedy: "make both from one `Context`",
+            });
+        }
         let library = domain.context().library();
         let access = access | Access::ZERO_BASED;
         let verb = Verb::new("ibv_reg_dm_mr");
         let (pd, dm, start) = (domain.as_raw(), memory.raw.as_ptr(), range.start as u64);
-        // SAFETY: domain and memory are live, and the range lies inside.
+        // SAFETY: domain and memory are live and of one context, and the range lies inside.
         let raw = unsafe { rdma_sys::ibv_reg_dm_mr(pd, dm, start, length, access.bits()) };
         let raw = verb.object(verb.find(raw)?)?;
         // SAFETY: just registered; the CPU does not reach it.

@@ -45,6 +45,19 @@ fn device_memory_is_reached_by_peers_and_by_copying() {
 }
 
 #[test]
+fn device_memory_is_registered_in_domains_of_its_own_context() {
+    let (device, other) = (SoftDevice::new(), SoftDevice::new());
+    let (host, foreign) = (open(&device), open(&other));
+    let memory = DeviceMemory::allocate(&foreign.context, 64, 0).unwrap();
+    let refused = MemoryRegion::register_device_memory(&host.domain, memory, 0..64, ALL);
+    assert!(refused.unwrap_err().to_string().contains("different contexts"));
+    assert_eq!(device.calls("ibv_reg_dm_mr"), 0);
+    drop((host, foreign));
+    assert_clean(&device);
+    assert_clean(&other);
+}
+
+#[test]
 fn device_memory_that_a_device_does_not_have_is_an_error() {
     let device = SoftDevice::new();
     let host = open(&device);
