@@ -71,10 +71,19 @@ impl Drop for Registered {
             // SAFETY: from `Box::leak`, drained once, and no reference is left after 'scope.
             let mut region = unsafe { Box::from_raw(region.as_ptr()) };
             if let Err(error) = region.deregister() {
+                let _abort = Abort;
                 log::error!("{error}; a device may still write to borrowed memory: aborting");
-                process::abort();
             }
         }
+    }
+}
+
+/// Aborts when it is dropped, also if the program's logger panics: the borrow must not end by that.
+struct Abort;
+
+impl Drop for Abort {
+    fn drop(&mut self) {
+        process::abort();
     }
 }
 

@@ -201,3 +201,36 @@ fn a_scope_that_cannot_deregister_aborts_the_process() {
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
 }
+
+/// A logger that panics.
+struct Panicking;
+
+impl log::Log for Panicking {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        panic!("{}", record.args());
+    }
+
+    fn flush(&self) {}
+}
+
+#[test]
+fn a_scope_that_cannot_deregister_aborts_the_process_whatever_its_logger_does() {
+    let name = "deregistration::\
+                a_scope_that_cannot_deregister_aborts_the_process_whatever_its_logger_does";
+    let Some(output) = in_child(name, &[]) else {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let mut memory = [0_u8; 64];
+        log::set_logger(&Panicking).unwrap();
+        log::set_max_level(log::LevelFilter::Error);
+        device.fail_deregistrations(1);
+        host.domain.scope(|scope| scope.register(&mut memory, ALL).map(Region::len)).unwrap();
+        return;
+    };
+    use std::os::unix::process::ExitStatusExt;
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+}
