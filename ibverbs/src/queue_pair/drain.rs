@@ -1,14 +1,11 @@
 //! Draining: the end of everything that was posted.
 
-use std::{
-    io, thread,
-    time::{Duration, Instant},
-};
+use std::{io, thread, time::Duration};
 
 use super::{QueuePair, post::PostError};
 use crate::{
     Address, AddressHandle, Addressing, Completion, CompletionQueue, DeviceSelector, Error,
-    Receiving, RecvWr, Result, SendWr, Transport, Verb, work_request::Gather,
+    Receiving, RecvWr, Result, SendWr, Transport, Verb, descriptor::Deadline, work_request::Gather,
 };
 
 impl<T: Transport> QueuePair<'_, T> {
@@ -29,7 +26,7 @@ impl<T: Receiving> QueuePair<'_, T> {
     /// [`Error::Verb`] with `ETIMEDOUT` if the last completions did not come within `patience`: somebody else polls the same
     /// queues, they have overflowed, or the device is gone. [`Error::Transition`] if it cannot be moved.
     pub fn drain(&self, patience: Duration, mut each: impl FnMut(&Completion)) -> Result<()> {
-        let deadline = Instant::now() + patience;
+        let deadline = Deadline::after(patience);
         // Before the change, since not every device looks at receives that were posted after it.
         let mut receiving = self.handle.shared.is_none();
         let mut posted = !receiving || self.post_last_receive()?;
@@ -61,10 +58,11 @@ impl<T: Receiving> QueuePair<'_, T> {
                 self.fail()?;
             }
             sent = sent || self.post_last_send()?;
+            // Also while others that share the queues keep them busy.
+            if deadline.has_passed() {
+                return Err(timed_out());
+            }
             if idle {
-                if Instant::now() >= deadline {
-                    return Err(timed_out());
-                }
                 thread::yield_now();
             }
         }
@@ -114,21 +112,13 @@ impl<T: Receiving> QueuePair<'_, T> {
     }
 }
 
-/// Takes everything off a queue that is there.
-fn reap(
-    queue: &CompletionQueue<'_>,
-    idle: &mut bool,
-    mut each: impl FnMut(&Completion),
-) -> Result<()> {
+/// Takes some of what is there off a queue.
+fn reap(queue: &CompletionQueue<'_>, idle: &mut bool, each: impl FnMut(&Completion)) -> Result<()> {
     let mut slots = Completion::slots::<16>();
-    loop {
-        let found = queue.poll(&mut slots)?;
-        if found.is_empty() {
-            return Ok(());
-        }
-        *idle = false;
-        found.iter().for_each(&mut each);
-    }
+    let found = queue.poll(&mut slots)?;
+    *idle &= found.is_empty();
+    found.iter().for_each(each);
+    Ok(())
 }
 
 /// Whether a last completion on the only queue is that of the receives. A flushed one does not say: if both are

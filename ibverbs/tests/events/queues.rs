@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use ibverbs::{Completion, CompletionChannel, CompletionQueue, Notification};
+use ibverbs::{Completion, CompletionChannel, CompletionQueue, Notification, RecvWr};
+use soft_device::CompletionFault;
 
 use crate::support::{Bench, post_credits, send_empty, send_signaled};
 
@@ -86,5 +87,23 @@ fn moderation_collects_completions_before_an_event() {
     let error = queue.modify_moderation(0, Duration::ZERO).unwrap_err();
     assert!(error.to_string().contains("does not support"), "{error}");
     drop((a, b, queue, channel));
+    bench.end();
+}
+
+#[test]
+fn a_drain_gives_up_in_time_while_others_keep_its_queue_busy() {
+    let bench = Bench::new();
+    let queue = bench.queue();
+    let [a, b] = bench.pair(&queue, &queue);
+    a.drain(Duration::MAX, |_| ()).unwrap();
+    let [c, d] = bench.pair(&queue, &queue);
+    b.fail().unwrap();
+    // Each flushed receive is followed by the next.
+    let next = || b.post_receive(&mut [RecvWr::new(1)]).unwrap();
+    next();
+    bench.device.break_completion(1, CompletionFault::Drop);
+    let error = c.drain(Duration::from_millis(50), |_| next()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::ETIMEDOUT), "{error}");
+    drop((a, b, c, d, queue));
     bench.end();
 }
