@@ -114,7 +114,13 @@ impl<'a> RegionPool<'a> {
         let options = &self.shared.options;
         let most = options.most_registered;
         Error::check("length of pooled memory", length as u64, 1, most as u64)?;
-        let block = length.max(options.smallest_block).next_power_of_two();
+        let block = length.max(options.smallest_block);
+        let block = block.checked_next_power_of_two().ok_or(Error::OutOfRange {
+            what: "length of pooled memory, rounded up to a power of two,",
+            asked: block as u64,
+            minimum: 1,
+            maximum: 1 << (usize::BITS - 1),
+        })?;
         let mut state = self.shared.lock();
         if let Some(memory) = state.take(&self.shared, block, length) {
             state.statistics.reused += 1;

@@ -131,6 +131,20 @@ fn what_is_written_to_a_null_region_is_dropped() {
 }
 
 #[test]
+fn a_pool_refuses_what_has_no_power_of_two_above_it() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let endless = PoolOptions::new(ALL).most_registered(usize::MAX);
+    for (options, length) in [(endless, usize::MAX), (endless.smallest_block(usize::MAX), 1)] {
+        let error = RegionPool::new(&host.domain, options).lend(length).unwrap_err();
+        assert!(matches!(error, Error::OutOfRange { .. }), "{error}");
+    }
+    let none =
+        RegionPool::new(&host.domain, PoolOptions::new(ALL).smallest_block(0).slab_length(0));
+    assert_eq!(none.lend(3).unwrap().len(), 3);
+}
+
+#[test]
 fn a_pool_registers_once_and_lends_again() {
     let device = SoftDevice::new();
     let host = open(&device);
