@@ -6,7 +6,7 @@
 //!    pair until its completion comes or the queue pair is destroyed.
 //! 2. No completion is lost with a future: what nobody waits for any more is kept to be claimed.
 //! 3. Nothing needs to be awaited to be freed: dropping the queue pair destroys it and frees its buffers at once.
-//! 4. No lock is held across an await, nor while a waker or a destructor of a buffer runs.
+//! 4. No lock is held across an await, nor while a waker, or the destructor of one or of a buffer, runs.
 
 #![expect(unsafe_code, reason = "lets the runtime watch a descriptor")]
 

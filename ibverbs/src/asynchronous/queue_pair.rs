@@ -5,7 +5,7 @@ use std::{fmt, future::poll_fn, ops::RangeBounds, sync::Arc};
 use tokio::task::AbortHandle;
 
 use super::{
-    state::{self, FLUSH, Shared},
+    state::{self, Driver, FLUSH, Shared},
     transfer::Transfer,
     watch,
 };
@@ -64,7 +64,8 @@ where
     pub fn new(pair: OwnedQueuePair<'static, T, B>) -> Result<Self> {
         let channel = watch(pair.channel())?;
         let shared = Arc::new(Shared::new(pair));
-        let driver = tokio::spawn(state::drive(Arc::downgrade(&shared), channel)).abort_handle();
+        let driver = Driver(Arc::downgrade(&shared));
+        let driver = tokio::spawn(state::drive(driver, channel)).abort_handle();
         Ok(Self { shared, driver })
     }
 }
@@ -230,8 +231,8 @@ impl<T: Connected + Receiving + RemoteRead, B: HostBuffer> AsyncQueuePair<T, B> 
 
 impl<T: Transport, B: HostBuffer> Drop for AsyncQueuePair<T, B> {
     fn drop(&mut self) {
-        self.driver.abort();
         let ended = self.shared.end();
+        self.driver.abort();
         drop(ended);
     }
 }

@@ -38,7 +38,7 @@ pub(super) struct State<T, B: HostBuffer> {
     broken: Option<i32>,
 }
 
-enum Waiting<B: HostBuffer> {
+pub(super) enum Waiting<B: HostBuffer> {
     /// Somebody waits, and has said how to wake them.
     Somebody(Option<Waker>),
     Nobody,
@@ -127,17 +127,12 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     ) {
         if work.is_receive() {
             self.received.push_back(work);
-        } else if let Some(waiting) = self.waiting.get_mut(&work.id) {
-            match mem::replace(waiting, Waiting::Nobody) {
-                Waiting::Somebody(waker) => {
-                    *waiting = Waiting::Done(work);
-                    wakers.extend(waker);
-                }
-                Waiting::Nobody | Waiting::Done(_) => {
-                    self.waiting.remove(&work.id);
-                    excess.extend(self.keep(work));
-                }
-            }
+        } else if let Some(Waiting::Somebody(waker)) = self.waiting.remove(&work.id) {
+            self.waiting.insert(work.id, Waiting::Done(work));
+            wakers.extend(waker);
+        } else {
+            // Given up, or posted before tasks shared the queue pair.
+            excess.extend(self.keep(work));
         }
         wakers.append(&mut self.wakers);
     }
@@ -170,6 +165,7 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     fn check(&self) -> Result<()> {
         match (&self.pair, self.broken) {
             (None, _) => Err(GONE),
+            (Some(_), Some(libc::ECANCELED)) => Err(STOPPED),
             (Some(_), Some(errno)) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Err(Verb::new("ibv_poll_cq").error(source))
@@ -192,32 +188,32 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
         self.waiting.insert(id, Waiting::Somebody(None));
     }
 
-    /// What became of a request.
+    /// What became of a request, and what is to be dropped without the lock.
     pub(super) fn poll_finished(
         &mut self,
         id: WorkId,
         context: &Context<'_>,
-    ) -> Poll<Result<Finished<'static, B>>> {
+    ) -> (Poll<Result<Finished<'static, B>>>, Option<Waiting<B>>) {
         if let Some(Waiting::Done(_)) = self.waiting.get(&id)
             && let Some(Waiting::Done(work)) = self.waiting.remove(&id)
         {
-            return Poll::Ready(Ok(work));
+            return (Poll::Ready(Ok(work)), None);
         }
         if let Err(error) = self.check() {
-            return Poll::Ready(Err(error));
+            return (Poll::Ready(Err(error)), None);
         }
-        self.waiting.insert(id, Waiting::Somebody(Some(context.waker().clone())));
-        Poll::Pending
+        let somebody = Waiting::Somebody(Some(context.waker().clone()));
+        (Poll::Pending, self.waiting.insert(id, somebody))
     }
 
-    /// The future of a request is gone.
-    pub(super) fn give_up(&mut self, id: WorkId) -> Option<Finished<'static, B>> {
+    /// The future of a request is gone; what is to be dropped without the lock.
+    pub(super) fn give_up(&mut self, id: WorkId) -> Option<Waiting<B>> {
         match self.waiting.insert(id, Waiting::Nobody) {
             Some(Waiting::Done(work)) => {
                 self.waiting.remove(&id);
-                self.keep(work)
+                self.keep(work).map(Waiting::Done)
             }
-            _ => None,
+            other => other,
         }
     }
 
@@ -270,12 +266,33 @@ const GONE: Error = Error::Invalid {
     remedy: "keep the `AsyncQueuePair` until its transfers have finished",
 };
 
+const STOPPED: Error = Error::Invalid {
+    what: "the tokio runtime that looked for completions of the queue pair has ended",
+    remedy: "keep the runtime in which `AsyncQueuePair::new` was called",
+};
+
+/// What the task that looks for completions holds. Its runtime may end at any time, and drop it.
+pub(super) struct Driver<T: Transport, B: HostBuffer>(pub(super) Weak<Shared<T, B>>);
+
+impl<T: Transport, B: HostBuffer> Drop for Driver<T, B> {
+    fn drop(&mut self) {
+        let Some(shared) = self.0.upgrade() else { return };
+        let wakers = {
+            let mut state = shared.state();
+            if state.check().is_err() {
+                return;
+            }
+            state.broken = Some(libc::ECANCELED);
+            state.everybody()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
 /// Looks for completions until the queue pair is gone. Holds it only while it looks, so that dropping it elsewhere
 /// ends it there and then.
-pub(super) async fn drive<T: Transport, B: HostBuffer>(
-    shared: Weak<Shared<T, B>>,
-    channel: Watched,
-) {
+pub(super) async fn drive<T: Transport, B: HostBuffer>(driver: Driver<T, B>, channel: Watched) {
+    let shared = &driver.0;
     loop {
         let Some(look) = shared.upgrade().map(|shared| shared.look()) else { return };
         match look {

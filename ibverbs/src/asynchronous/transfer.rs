@@ -40,7 +40,8 @@ impl<T: Transport, B: HostBuffer> Future for Transfer<T, B> {
     type Output = Result<Finished<'static, B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let outcome = self.shared.state().poll_finished(self.id, context);
+        let (outcome, replaced) = self.shared.state().poll_finished(self.id, context);
+        drop(replaced);
         self.handed_out = outcome.is_ready();
         outcome
     }
@@ -49,8 +50,8 @@ impl<T: Transport, B: HostBuffer> Future for Transfer<T, B> {
 impl<T: Transport, B: HostBuffer> Drop for Transfer<T, B> {
     fn drop(&mut self) {
         if !self.handed_out {
-            let excess = self.shared.state().give_up(self.id);
-            drop(excess);
+            let left = self.shared.state().give_up(self.id);
+            drop(left);
         }
     }
 }

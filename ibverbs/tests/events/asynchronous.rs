@@ -1,10 +1,16 @@
 //! Completions as futures.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
 
 use ibverbs::{
-    Access, AsyncCompletionQueue, AsyncQueuePair, Completion, Error, MemoryRegion, OwnedBuffer,
-    OwnedQueuePair, Rc, RejectReason, SendWr,
+    Access, AsyncCompletionQueue, AsyncQueuePair, Completion, CompletionStatus, Error,
+    MemoryRegion, OwnedBuffer, OwnedQueuePair, Rc, RejectReason, SendWr,
 };
 use soft_device::CompletionFault;
 use tokio::{
@@ -228,6 +234,103 @@ fn a_queue_that_breaks_ends_those_who_wait_and_closing_gives_buffers_back() {
         assert!(matches!(reason, RejectReason::Check(Error::Verb { .. })), "{reason}");
         let closed = a.close().unwrap();
         assert_eq!(closed.finished.len() + closed.unfinished.len(), 1);
+        drop(b);
+    });
+}
+
+#[test]
+fn the_segment_of_a_request_is_of_no_use_elsewhere() {
+    on_pairs(|bench, a, b| async move {
+        let queue = bench.queue();
+        let [other, _peer] = bench.pair(&queue, &bench.queue());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_READ;
+        let memory = MemoryRegion::register(&bench.domain, vec![9_u8; 8], access).unwrap();
+        let from = memory.remote().part(0..8).unwrap();
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        let sent = a.post(buffer(&bench, &[1; 8]), .., |segment| {
+            other.post_send(&mut [SendWr::read(segment, &from)]).unwrap();
+            SendWr::send(segment)
+        });
+        let sent = sent.unwrap().await.unwrap();
+        sent.outcome().unwrap();
+        let mut slots = Completion::slots::<1>();
+        while queue.poll(&mut slots).unwrap().is_empty() {}
+        assert_eq!(slots[0].status(), CompletionStatus::LOCAL_PROTECTION_ERROR);
+        assert_eq!(*sent.buffer, [1; 8]);
+    });
+}
+
+#[test]
+fn what_was_posted_before_tasks_shared_the_queue_pair_can_be_claimed() {
+    let bench = Arc::new(Bench::new());
+    let runtime = runtime();
+    runtime.block_on(async {
+        let [mut a, b] = owned(&bench);
+        let b = AsyncQueuePair::new(b).unwrap();
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        let id = a.post_send(buffer(&bench, &[1; 8])).unwrap();
+        let a = AsyncQueuePair::new(a).unwrap();
+        let claimed = timeout(LONG, async {
+            loop {
+                match a.claim() {
+                    Some(work) => break work,
+                    None => sleep(Duration::from_millis(1)).await,
+                }
+            }
+        });
+        let claimed = claimed.await.unwrap();
+        assert_eq!((claimed.id, &*claimed.buffer), (id, &[1; 8][..]));
+    });
+    drop(runtime);
+    Arc::into_inner(bench).unwrap().end();
+}
+
+#[test]
+fn a_runtime_that_ends_ends_those_who_wait_in_another() {
+    let bench = Bench::new();
+    let (first, second) = (runtime(), runtime());
+    let [a, b] =
+        first.block_on(async { owned(&bench).map(|pair| AsyncQueuePair::new(pair).unwrap()) });
+    let send = a.send(buffer(&bench, &[1; 8])).unwrap();
+    drop(first);
+    second.block_on(async {
+        let error = timeout(LONG, b.receive()).await.unwrap().unwrap_err();
+        assert!(error.to_string().contains("runtime"), "{error}");
+        timeout(LONG, send).await.unwrap().unwrap_err();
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap_err();
+    });
+    let closed = a.close().unwrap();
+    assert_eq!(closed.finished.len() + closed.unfinished.len(), 1);
+    drop((b, second, closed));
+    bench.end();
+}
+
+/// Looks at a queue pair when it is dropped.
+struct Curious(Arc<Pair>);
+
+impl Wake for Curious {
+    fn wake(self: Arc<Self>) {}
+}
+
+impl Drop for Curious {
+    fn drop(&mut self) {
+        assert_eq!(self.0.in_flight(), 1);
+    }
+}
+
+#[test]
+fn no_lock_is_held_while_a_waker_is_dropped() {
+    on_pairs(|bench, a, b| async move {
+        bench.device.hold_completions();
+        let a = Arc::new(a);
+        let curious = || Waker::from(Arc::new(Curious(Arc::clone(&a))));
+        let mut send = a.send(buffer(&bench, &[1; 8])).unwrap();
+        for waker in [curious(), curious()] {
+            // The second replaces the first.
+            assert!(Pin::new(&mut send).poll(&mut Context::from_waker(&waker)).is_pending());
+        }
+        drop(send);
+        bench.device.release_completions();
         drop(b);
     });
 }
