@@ -6,7 +6,8 @@
 //!    somebody who forgot to.
 //! 2. An event names its queue by number, never by pointer: the queue may be gone when it is read.
 //! 3. One thread at a time sleeps on the descriptor for all that wait for queues of the channel. It counts each
-//!    event that it takes for the queue it is of, then wakes the others.
+//!    event that it takes for the queue it is of, then wakes the others. Nobody else takes an event meanwhile,
+//!    since it would sleep on.
 #![expect(unsafe_code, reason = "owns an ibv_comp_channel")]
 
 use std::{
@@ -135,7 +136,8 @@ impl<'a> CompletionChannel<'a> {
         }
     }
 
-    /// As [`next_event`](Self::next_event), but returns `None` where that would wait.
+    /// As [`next_event`](Self::next_event), but returns `None` where that would wait, and while a thread sleeps in
+    /// [`CompletionQueue::wait`](crate::CompletionQueue::wait), to which all events go then.
     ///
     /// # Errors
     ///
@@ -143,9 +145,13 @@ impl<'a> CompletionChannel<'a> {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn try_next_event(&self) -> Result<Option<CompletionQueueId>> {
+        let mut state = self.state();
+        if state.listening {
+            return Ok(None);
+        }
         let queue = self.take_event()?;
         if let Some(queue) = queue {
-            self.count(&mut self.state(), queue);
+            self.count(&mut state, queue);
             self.changed.notify_all();
         }
         Ok(queue)

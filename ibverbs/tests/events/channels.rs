@@ -189,6 +189,32 @@ fn a_stale_event_of_an_earlier_wait_does_not_end_the_next_one() {
 }
 
 #[test]
+fn events_that_others_take_do_not_make_a_thread_sleep_on() {
+    let bench = Bench::new();
+    let channel = channel(&bench);
+    let queue = queue_on(&bench, &channel);
+    let [a, b] = bench.pair(&bench.queue(), &queue);
+    for round in 1..=20 {
+        post_credits(&b, 1);
+        thread::scope(|scope| {
+            let waiter =
+                scope.spawn(|| queue.wait(&mut Completion::slots::<1>(), LONG).unwrap().len());
+            while bench.device.calls("ibv_req_notify_cq") < round {
+                thread::yield_now();
+            }
+            thread::sleep(Duration::from_millis(2));
+            send_empty(&a);
+            while !waiter.is_finished() {
+                channel.drain_events().unwrap();
+            }
+            assert_eq!(waiter.join().unwrap(), 1, "round {round}");
+        });
+    }
+    drop((a, b, queue, channel));
+    bench.end();
+}
+
+#[test]
 fn a_queue_armed_for_solicited_messages_sleeps_through_others() {
     let bench = Bench::new();
     let channel = channel(&bench);
