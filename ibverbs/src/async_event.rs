@@ -226,7 +226,8 @@ impl Context {
     }
 }
 
-/// Can be read when an [event](Context::next_event) is there.
+/// Can be read when an [event](Context::next_event) is there, and must not be: an event that is taken so is never
+/// acknowledged, and dropping its object waits for that for ever.
 impl AsFd for Context {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open, and the field is constant.

@@ -65,7 +65,8 @@ use crate::{
 ///
 /// [`CompletionQueue::wait`](crate::CompletionQueue::wait) does all that, and tokio is served by the feature `tokio`.
 /// `wait` takes the events of every queue of the
-/// channel, so that a channel should be used either by `wait` or by hand.
+/// channel, so that a channel should be used either by `wait` or by hand. The descriptor itself must not be read from: an
+/// event that is taken so is never acknowledged, and dropping its queue would wait for that for ever.
 #[derive(Debug)]
 pub struct CompletionChannel<'a> {
     /// From `ibv_create_comp_channel` on `context`, its descriptor non-blocking; freed only by drop.
