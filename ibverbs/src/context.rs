@@ -48,7 +48,12 @@ impl Context {
         library: &'static rdma_sys::Library,
     ) -> Result<Self> {
         // SAFETY: open, by this function's contract.
-        let device = unsafe { Device::of_context(raw, library) }?;
+        let device = unsafe { Device::of_context(raw, library) }.inspect_err(|_| {
+            if let Ok((verb, close)) = verb!(library, ibv_close_device) {
+                // SAFETY: as above, and nothing reads it after this.
+                verb.log_refusal(unsafe { close(raw.as_ptr()) });
+            }
+        })?;
         Self::checked(Self { raw, device })
     }
 

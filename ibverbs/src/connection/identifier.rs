@@ -579,10 +579,13 @@ impl Identifier {
 impl Drop for Identifier {
     fn drop(&mut self) {
         if let Ok((verb, destroy)) = call!(self.channel.library(), rdma_destroy_id) {
-            let _held = self.channel.lock();
+            let held = self.channel.lock();
             // SAFETY: `raw` is live, the lock is held, and nothing reads it after this. It has no queue pair, and every
             // event was acknowledged under the lock, so that the call waits for none.
-            verb.log_refusal(unsafe { destroy(self.as_raw()) });
+            let returned = unsafe { destroy(self.as_raw()) };
+            // A logger is the program's code.
+            drop(held);
+            verb.log_refusal(returned);
         }
     }
 }
