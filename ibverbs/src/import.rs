@@ -6,8 +6,7 @@
 #![expect(unsafe_code, reason = "imports kernel objects by their handles")]
 
 use std::{
-    mem::ManuallyDrop,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+    os::fd::{BorrowedFd, IntoRawFd, OwnedFd},
     ptr::NonNull,
 };
 
@@ -29,15 +28,14 @@ impl Context {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`](crate::Error::Verb) if the provider cannot, or the descriptor is of no device. See
-    /// `ibv_import_device(3)`.
+    /// [`Error::Verb`](crate::Error::Verb) if the provider cannot, or the descriptor is of no device. Some failures leave
+    /// the descriptor open. See `ibv_import_device(3)`.
     #[doc(alias = "ibv_import_device")]
     pub fn import(library: &'static rdma_sys::Library, descriptor: OwnedFd) -> Result<Self> {
         let (verb, import) = verb!(library, ibv_import_device)?;
-        // SAFETY: any descriptor may be passed; the call takes it over if it succeeds.
-        let raw = verb.object(unsafe { import(descriptor.as_raw_fd()) })?;
-        // The context owns it now, and closes it.
-        let _descriptor = ManuallyDrop::new(descriptor);
+        // SAFETY: any descriptor may be passed. It is the call's from here on, and the context's after a success. After a
+        // failure it is not closed here: providers that fail late have closed it, and its number may be another's by now.
+        let raw = verb.object(unsafe { import(descriptor.into_raw_fd()) })?;
         // SAFETY: just opened by this library.
         unsafe { Self::from_raw(raw, library) }
     }

@@ -1,7 +1,7 @@
 //! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool; and objects
 //! of one thread or of another process.
 
-use std::{io::ErrorKind, sync::Arc, thread};
+use std::{fs, io::ErrorKind, os::fd::AsRawFd, sync::Arc, thread};
 
 use ibverbs::{
     Access, CompletionStatus, ConnectOptions, Context, DeviceMemory, Error, ForkSupport,
@@ -234,6 +234,18 @@ fn forks_are_protected_or_need_no_protection() {
             assert_eq!(fork_support_of(library).unwrap(), before);
         }
     }
+}
+
+#[test]
+fn a_refused_import_closes_no_descriptor_that_may_be_somebody_elses_by_then() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    device.refuse("ibv_import_device", 1, libc::EIO);
+    let descriptor = host.context.command_fd().try_clone_to_owned().unwrap();
+    let place = format!("/proc/self/fd/{}", descriptor.as_raw_fd());
+    let file = fs::read_link(&place).unwrap();
+    Context::import(soft_device::library(), descriptor).unwrap_err();
+    assert_eq!(fs::read_link(&place).unwrap(), file);
 }
 
 #[test]
