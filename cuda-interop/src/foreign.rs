@@ -28,7 +28,8 @@ impl<T: Plain + DeviceRepr> ForeignMemory<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::NotDeviceMemory`](crate::Error::NotDeviceMemory) with what it is instead.
+    /// [`Error::NotDeviceMemory`](crate::Error::NotDeviceMemory) with what it is instead,
+    /// [`Error::Invalid`](crate::Error::Invalid) for a stream of another GPU.
     ///
     /// # Safety
     ///
@@ -43,6 +44,7 @@ impl<T: Plain + DeviceRepr> ForeignMemory<T> {
         count: usize,
     ) -> Result<Self> {
         let bytes = bytes_of::<T>(count)?;
+        gpu.check_stream(stream)?;
         gpu.bind()?;
         let info = gpu.driver().pointer_info(address)?;
         info.check(gpu.ordinal(), address, bytes as u64)?;
@@ -52,7 +54,7 @@ impl<T: Plain + DeviceRepr> ForeignMemory<T> {
             result => result?,
         }
         let info = gpu.driver().pointer_info(address)?;
-        // SAFETY: checked above to be memory of this GPU, which the caller keeps.
+        // SAFETY: checked above to be memory of this GPU, whose stream this is, and the caller keeps it.
         Ok(Self { alias: unsafe { Alias::new(stream, address, count) }?, info })
     }
 

@@ -93,13 +93,13 @@ impl Gpu {
         Ok(Self { context, driver, ordering, flush })
     }
 
-    /// Allocates zeroed memory, in the order of a stream, from the GPU's memory pool.
+    /// Allocates zeroed memory, in the order of a stream of this GPU, from the GPU's memory pool.
     ///
     /// Returns before the memory is there: use it in the same stream, or wait for it.
     ///
     /// # Errors
     ///
-    /// [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY`.
+    /// [`Error::Invalid`] for a stream of another GPU; [`Error::Cuda`], `CUDA_ERROR_OUT_OF_MEMORY`.
     #[doc(alias = "cuMemAllocAsync")]
     pub fn allocate<T: DeviceRepr + ValidAsZeroBits>(
         &self,
@@ -112,6 +112,7 @@ impl Gpu {
                 remedy: "ask for at least one element",
             });
         }
+        self.check_stream(stream)?;
         stream.alloc_zeros(count).map_err(Error::cudarc("cuMemAllocAsync"))
     }
 
@@ -164,6 +165,17 @@ impl Gpu {
     /// Makes its context the one of the calling thread.
     pub(crate) fn bind(&self) -> Result<()> {
         self.context.bind_to_thread().map_err(Error::cudarc("cuCtxSetCurrent"))
+    }
+
+    /// Refuses streams of other GPUs.
+    pub(crate) fn check_stream(&self, stream: &CudaStream) -> Result<()> {
+        if stream.context().ordinal() == self.ordinal() {
+            return Ok(());
+        }
+        Err(Error::Invalid {
+            what: "the stream is of another GPU",
+            remedy: "make one on the context of this GPU",
+        })
     }
 
     pub(crate) fn attribute(&self, which: Attribute) -> Result<i32> {

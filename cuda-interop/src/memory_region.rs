@@ -116,13 +116,13 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
         self.flush(Visibility::Owner)
     }
 
-    /// As [`arrived`](Self::arrived), for work that is queued to a stream after this call.
+    /// As [`arrived`](Self::arrived), for work that is queued to a stream of the same GPU after this call.
     ///
     /// Flushes in the stream where the GPU can, without holding this thread up, else as `arrived` does.
     ///
     /// # Errors
     ///
-    /// As for [`arrived`](Self::arrived).
+    /// As for [`arrived`](Self::arrived), and [`Error::Invalid`] for a stream of another GPU.
     #[doc(alias = "cuStreamBatchMemOp")]
     pub fn arrived_on<'s>(
         &'s self,
@@ -130,6 +130,7 @@ impl<'a, B: DeviceBuffer> CudaMemoryRegion<'a, B> {
         stream: &CudaStream,
     ) -> Result<Arrived<'s, B>> {
         ordering::check_inbound(work.operation())?;
+        self.gpu.check_stream(stream)?;
         if self.must_flush(Visibility::Owner) && !ordering::flush_in(&self.gpu, stream)? {
             return self.flush(Visibility::Owner);
         }

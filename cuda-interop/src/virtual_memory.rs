@@ -31,7 +31,7 @@ impl<T: Plain + DeviceRepr + ValidAsZeroBits> VirtualMemory<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the GPU has no virtual memory management; [`Error::Cuda`] with `CUDA_ERROR_OUT_OF_MEMORY`,
+    /// [`Error::Invalid`] if the GPU has no virtual memory management or the stream is of another one; [`Error::Cuda`] with `CUDA_ERROR_OUT_OF_MEMORY`,
     /// and with `CUDA_ERROR_INVALID_VALUE` for no bytes.
     #[doc(alias = "cuMemCreate")]
     pub fn allocate(gpu: &Gpu, stream: &Arc<CudaStream>, count: usize) -> Result<Self> {
@@ -42,10 +42,11 @@ impl<T: Plain + DeviceRepr + ValidAsZeroBits> VirtualMemory<T> {
                 remedy: "allocate with Gpu::allocate",
             });
         }
+        gpu.check_stream(stream)?;
         gpu.bind()?;
         let capable = gpu.attribute(Attribute::RDMA_WITH_VIRTUAL_MEMORY)? != 0;
         let mapping = Mapping::new(gpu, bytes, capable)?;
-        // SAFETY: the mapping has that many bytes of device memory and outlives the alias.
+        // SAFETY: the mapping has that many bytes of memory of the stream's GPU and outlives the alias.
         let mut alias = unsafe { Alias::new(stream, mapping.address, count) }?;
         stream.memset_zeros(alias.slice_mut()).map_err(Error::cudarc("cuMemsetD8Async"))?;
         Ok(Self { alias, mapping })

@@ -192,3 +192,17 @@ fn the_machine_says_what_it_can_do() {
         assert_eq!(beyond.code(), Some(CudaCode::INVALID_DEVICE));
     }
 }
+
+#[test]
+fn streams_of_another_gpu_are_refused() {
+    let _alone = alone();
+    if let [one, other, ..] = gpus(2).as_slice() {
+        let stream = other.context().new_stream().unwrap();
+        let allocated = one.allocate::<u32>(&stream, 16).map(drop);
+        let mapped = VirtualMemory::<u32>::allocate(one, &stream, 16).map(drop);
+        for refused in [allocated, mapped] {
+            let error = refused.unwrap_err();
+            assert!(error.to_string().contains("another GPU"), "{error}");
+        }
+    }
+}
