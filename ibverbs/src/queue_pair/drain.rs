@@ -4,8 +4,9 @@ use std::{io, thread, time::Duration};
 
 use super::{QueuePair, post::PostError};
 use crate::{
-    Address, AddressHandle, Addressing, Completion, CompletionQueue, DeviceSelector, Error,
-    Receiving, RecvWr, Result, SendWr, Transport, Verb, descriptor::Deadline, work_request::Gather,
+    Access, Address, AddressHandle, Addressing, Completion, CompletionQueue, DeviceSelector, Error,
+    MemoryRegion, Receiving, RecvWr, Region, Result, SendWr, Transport, Verb, descriptor::Deadline,
+    work_request::Gather,
 };
 
 impl<T: Transport> QueuePair<'_, T> {
@@ -29,7 +30,8 @@ impl<T: Receiving> QueuePair<'_, T> {
         let deadline = Deadline::after(patience);
         // Before the change, since not every device looks at receives that were posted after it.
         let mut receiving = self.handle.shared.is_none();
-        let mut posted = !receiving || self.post_last_receive()?;
+        let memory = self.memory_of_last_receive()?;
+        let mut posted = !receiving || self.post_last_receive(memory.as_deref())?;
         self.fail()?;
         let mut sending = true;
         let mut sent = self.post_last_send()?;
@@ -53,7 +55,7 @@ impl<T: Receiving> QueuePair<'_, T> {
             if !sending && !receiving {
                 return Ok(());
             }
-            if !posted && self.post_last_receive()? {
+            if !posted && self.post_last_receive(memory.as_deref())? {
                 posted = true;
                 self.fail()?;
             }
@@ -68,9 +70,22 @@ impl<T: Receiving> QueuePair<'_, T> {
         }
     }
 
+    /// A byte for the last receive where one without memory is not allowed. It stays as it is.
+    fn memory_of_last_receive(&self) -> Result<Option<MemoryRegion<'_, Vec<u8>>>> {
+        if self.handle.shared.is_some() || self.handle.capabilities.least_receive_segments == 0 {
+            return Ok(None);
+        }
+        self.protection_domain().register(vec![0], Access::LOCAL_WRITE).map(Some)
+    }
+
     /// `false` if the queue is full.
-    fn post_last_receive(&self) -> Result<bool> {
-        posted(self.post_receive(&mut [RecvWr::new(Self::DRAIN_ID)]))
+    fn post_last_receive(&self, memory: Option<&Region>) -> Result<bool> {
+        let count = usize::try_from(self.handle.capabilities.least_receive_segments).unwrap_or(0);
+        let segments = match memory {
+            Some(memory) => vec![memory.segment(..)?; count],
+            None => Vec::new(),
+        };
+        posted(self.post_receive(&mut [RecvWr::to(Self::DRAIN_ID, &segments[..])]))
     }
 
     /// `false` if the queue is full. What the request asks for does not matter, since it is not carried out; it

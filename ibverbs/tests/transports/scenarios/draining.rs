@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use ibverbs::{
-    CompletionStatus, ConnectOptions, DatagramOptions, Inline, Posting, QueueKey, QueuePair, Rc,
-    RecvWr, Reset, SendWr, Uc, Ud,
+    Access, CompletionStatus, ConnectOptions, DatagramOptions, Inline, Posting, QueueKey,
+    QueuePair, Rc, RecvWr, Reset, SendWr, Uc, Ud,
 };
 
 use super::{Host, PATIENCE};
@@ -68,6 +68,24 @@ fn one_completion_queue_for_both_directions_is_enough() {
         b.drain(PATIENCE, |done| ended.push(done.id())).unwrap();
         ended.sort_unstable();
         assert_eq!(ended, [1, 2, 3]);
+    });
+}
+
+#[test]
+fn queue_pairs_whose_receives_must_have_memory_are_drained_too() {
+    run(|host, posting| {
+        let queue = host.queue();
+        let builder = QueuePair::<Rc, Reset>::builder(&host.domain, &queue, &queue);
+        let pair = builder.posting(posting).max_receive_segments(2).min_receive_segments(2);
+        let pair = pair.create().unwrap();
+        let to_itself = pair.endpoint(&host.port);
+        let pair = pair.connect(&to_itself, ConnectOptions::new(&host.port)).unwrap();
+        let memory = host.region(vec![7; 2], Access::LOCAL_WRITE);
+        let parts = [memory.segment(..1).unwrap(), memory.segment(1..).unwrap()];
+        pair.post_receive(&mut [RecvWr::to(5, &parts)]).unwrap();
+        let mut ended = Vec::new();
+        pair.drain(PATIENCE, |done| ended.push(done.id())).unwrap();
+        assert_eq!(ended, [5]);
     });
 }
 
