@@ -218,8 +218,8 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`] if the device refuses; the region is still owned, but may not be usable any more. See
-    /// `ibv_rereg_mr(3)`.
+    /// [`Error::Verb`] if the device refuses; the region is still owned, but may not be usable any more. [`Error::Invalid`]
+    /// for a region [without memory](MemoryRegion::null). See `ibv_rereg_mr(3)`.
     #[doc(alias = "ibv_rereg_mr")]
     pub fn change_access(&mut self, access: Access) -> Result<()> {
         access.check_for_region()?;

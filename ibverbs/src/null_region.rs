@@ -23,6 +23,7 @@ impl<'a> MemoryRegion<'a, ForeignMemory> {
         // SAFETY: just made; it covers every address and no byte.
         let region =
             unsafe { Region::new(raw, library, (0, usize::MAX), Access::LOCAL_WRITE, None) };
+        let region = region.unknown_to_the_kernel();
         // SAFETY: the registration is this domain's, and nothing is owned.
         Ok(unsafe { Self::from_parts(region, ManuallyDrop::new(ForeignMemory::nothing()), domain) })
     }

@@ -26,6 +26,8 @@ pub struct Region {
     /// Whether the device, or a peer, ever had the right to write. A memory window that was bound then keeps it,
     /// and so may a transfer that was under way.
     written: bool,
+    /// Whether the kernel knows it, so that its rights can be changed.
+    changeable: bool,
     /// Where the CPU reaches the first byte, if it does; then valid for `length` initialised bytes
     /// until the region is deregistered, and reached by raw pointers only.
     host: Option<NonNull<u8>>,
@@ -45,7 +47,13 @@ impl Region {
         access: Access,
         host: Option<NonNull<u8>>,
     ) -> Self {
-        Self { raw, library, address, length, access, written: access.writes(), host }
+        let (written, changeable) = (access.writes(), true);
+        Self { raw, library, address, length, access, written, changeable, host }
+    }
+
+    /// The same registration, which only the library knows: its number in the kernel may be another one's.
+    pub(crate) fn unknown_to_the_kernel(self) -> Self {
+        Self { changeable: false, ..self }
     }
 
     /// The same registration, of memory that the CPU does not reach at its address.
@@ -63,6 +71,12 @@ impl Region {
 
     /// Gives other rights to the registration. Enters the kernel.
     pub(crate) fn change_access(&mut self, access: Access) -> Result<()> {
+        if !self.changeable {
+            return Err(Error::Invalid {
+                what: "the rights of a region without memory cannot be changed",
+                remedy: "use it as it is",
+            });
+        }
         let (verb, change) = verb!(self.library, ibv_rereg_mr)?;
         let (flags, bits) =
             (rdma_sys::IBV_REREG_MR_CHANGE_ACCESS.cast_signed(), access.bits_signed());

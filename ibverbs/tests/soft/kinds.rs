@@ -131,6 +131,18 @@ fn what_is_written_to_a_null_region_is_dropped() {
 }
 
 #[test]
+fn the_rights_of_a_null_region_are_not_changed_in_the_place_of_anothers() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let mut nothing = MemoryRegion::null(&host.domain).unwrap();
+    let error = nothing.change_access(ALL).unwrap_err();
+    assert!(error.to_string().contains("without memory"), "{error}");
+    // Providers that keep it from the kernel leave its number 0, which may be that of another region.
+    assert_eq!(device.calls("ibv_rereg_mr"), 0);
+    assert_eq!(nothing.access(), Access::LOCAL_WRITE);
+}
+
+#[test]
 fn a_pool_refuses_what_has_no_power_of_two_above_it() {
     let device = SoftDevice::new();
     let host = open(&device);
