@@ -51,7 +51,7 @@ impl<T: Transport, B: HostBuffer + 'static> AsyncQueuePair<T, B>
 where
     B::Raw: Send,
 {
-    /// Takes over a connected queue pair; receives may be outstanding. Spawns a task.
+    /// Takes over a connected queue pair; requests may be outstanding. Spawns a task, with whose runtime everything ends.
     ///
     /// # Errors
     ///
@@ -121,7 +121,8 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
         poll_fn(|context| self.shared.state().poll_room(context)).await
     }
 
-    /// What became of a request whose [`Transfer`] was dropped, oldest first; `None` if there is none.
+    /// What became of a request whose [`Transfer`] was dropped, or that was posted before [`new`](Self::new), oldest
+    /// first; `None` if there is none.
     ///
     /// As many as there is room for sends are kept, the oldest are dropped.
     #[must_use]
