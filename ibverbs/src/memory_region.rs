@@ -279,7 +279,7 @@ impl<B: HostBuffer> MemoryRegion<'_, B> {
     }
 
     /// The bytes as a plain slice, if neither the device nor a peer may write them; `None` if one may, or could before
-    /// [`change_access`](Self::change_access) took the right away: a memory window would keep it.
+    /// [`change_access`](Self::change_access) took the right away: what was under way may still use it.
     ///
     /// The region is borrowed whole, so that nobody holds its [`bytes`](Self::bytes) meanwhile. A transfer
     /// that the device is still reading for sends whatever mixture it finds.

@@ -23,8 +23,8 @@ pub struct Region {
     address: u64,
     length: usize,
     access: Access,
-    /// Whether the device, or a peer, ever had the right to write. A memory window that was bound then keeps it,
-    /// and so may a transfer that was under way.
+    /// Whether the device, or a peer, ever had the right to write. A transfer that was under way when it was taken
+    /// away may still use it: drivers differ in whether they wait for those, and in what becomes of windows.
     written: bool,
     /// Whether the kernel knows it, so that its rights can be changed.
     changeable: bool,

@@ -90,7 +90,7 @@ fn rights_are_changed_and_the_region_stays_owned() {
     assert_eq!(error.errno(), Some(libc::ENOMEM));
     assert!(region.as_mut_slice().is_none(), "after a failure either set of rights may hold");
     region.change_access(Access::READ_ONLY).unwrap();
-    assert!(region.as_mut_slice().is_none(), "a memory window may still have the right");
+    assert!(region.as_mut_slice().is_none(), "what was under way may still use the right");
     assert_eq!(region.into_buffer().unwrap().len(), 64);
 }
 
