@@ -11,10 +11,16 @@ use crate::cache::Cache;
 use crate::channel::Job;
 use crate::efa::{self, Efa};
 use crate::error::Result;
-use crate::machine::Machine;
-use crate::prepare::prepare;
+use crate::machine::{Machine, Place};
+use crate::prepare::{Prepared, prepare};
 use crate::vm::Guest;
 use crate::workspace::Workspace;
+
+/// Memory in MiB of each of two machines, unless it is given.
+const MEMORY_OF_A_PAIR: u32 = 1024;
+
+/// The port at which the first rank listens for the others.
+const RANKS_PORT: &str = "29500";
 
 /// Boots the usual guest, with the workspace in it. Builds what is missing first.
 pub(crate) fn boot(cache: &Cache, workspace: &Workspace, memory: Option<u32>) -> Result<Guest> {
@@ -29,16 +35,46 @@ pub(crate) fn boot_with_efa(
     options: &efa::Options,
 ) -> Result<Guest> {
     let prepared = prepare(cache, false)?;
+    let machine = usual_machine(cache, workspace, memory, options, &prepared)?;
+    Guest::boot(&machine, &prepared, cache)
+}
+
+/// Boots two such guests with a cable between them. The EFA devices of both are on one network.
+pub(crate) fn boot_pair(
+    cache: &Cache,
+    workspace: &Workspace,
+    memory: Option<u32>,
+    options: &efa::Options,
+) -> Result<Vec<Guest>> {
+    let prepared = prepare(cache, false)?;
+    let memory = memory.or(Some(MEMORY_OF_A_PAIR));
+    let mut first = usual_machine(cache, workspace, memory, options, &prepared)?;
+    // They run side by side.
+    first.processors = (first.processors / 2).max(1);
+    let mut second = first.clone();
+    (first.place, second.place) = (Some(Place::First), Some(Place::Second));
+    Guest::boot_all(&[first, second], &prepared, cache)
+}
+
+/// The machine that the usual guest runs on. Builds what is missing for it.
+fn usual_machine(
+    cache: &Cache,
+    workspace: &Workspace,
+    memory: Option<u32>,
+    options: &efa::Options,
+    prepared: &Prepared,
+) -> Result<Machine> {
     let folders: Vec<_> =
         workspace.folders().into_iter().filter(|folder| folder.exists()).collect();
     let mut machine = Machine::with_shares(&folders);
     if let Some(memory) = memory {
         machine.memory = memory;
     }
-    if let Some(efa) = Efa::prepare(options, cache, workspace, &prepared)? {
+    machine.shares.extend(options.libraries(cache)?);
+    if let Some(efa) = Efa::prepare(options, cache, workspace, prepared)? {
         efa.equip(&mut machine)?;
     }
-    Guest::boot(&machine, &prepared, cache)
+    Ok(machine)
 }
 
 /// A job with the environment that every program of the guest has, started in this process's folder.
@@ -70,6 +106,19 @@ pub(crate) fn on_host(host: &str, mut job: Job) -> Job {
     job.command = command;
     set(&mut job, "RDMA_DEVICE", &format!("rxe_{host}"));
     job
+}
+
+/// Tells a job which one of two ranks it is, and where the first of them listens, as launchers do.
+pub(crate) fn as_rank(rank: usize, first: &str, job: &mut Job) {
+    for (name, value) in [
+        ("RANK", rank.to_string().as_str()),
+        ("LOCAL_RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("MASTER_ADDR", first),
+        ("MASTER_PORT", RANKS_PORT),
+    ] {
+        set(job, name, value);
+    }
 }
 
 /// Sets a variable of a job's environment.

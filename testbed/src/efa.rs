@@ -18,6 +18,7 @@ use crate::error::Result;
 use crate::machine::{Machine, RUN_FOLDER_OF_QEMU};
 use crate::prepare::Prepared;
 use crate::process::read_lossy;
+use crate::rdma_core::newest_libraries;
 use crate::workspace::Workspace;
 
 pub(crate) use model::Model;
@@ -25,6 +26,9 @@ use module::EfaModule;
 
 /// Test programs whose names begin so run in a guest with EFA devices.
 const TEST_PREFIX: &str = "kernel_efa_";
+
+/// Those whose names begin so run in two at once.
+const PAIR_TEST_PREFIX: &str = "kernel_efa_pair_";
 
 /// Devices of a guest unless another number is asked for.
 const DEFAULT_DEVICES: u8 = 4;
@@ -48,21 +52,38 @@ pub(crate) struct Options {
     /// `cargo run -p efa-device -- --help`. Implies `--efa`.
     #[arg(long = "efa-option", value_name = "OPTION", allow_hyphen_values = true)]
     model_options: Vec<String>,
+
+    /// Run on the newest rdma-core there is instead of the one of the guest's root; fetched once.
+    #[arg(long)]
+    newest_rdma_core: bool,
 }
 
 impl Options {
     /// The devices that a test program needs: none unless its name begins with [`TEST_PREFIX`].
     ///
     /// The file beside it that is named like it, with the extension `efa`, holds the options of its
-    /// device model, in words; `#` begins a comment.
+    /// device model, in words; `#` begins a comment. A program without such options is run on the newest rdma-core
+    /// too.
     pub(crate) fn of_test(name: &str, folder: &Path) -> Self {
         if !name.starts_with(TEST_PREFIX) {
             return Self::default();
         }
         let text = read_lossy(&folder.join("tests").join(name).with_extension("efa"));
         let lines = text.lines().filter_map(|line| line.split('#').next());
-        let model_options = lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
-        Self { devices: Some(DEFAULT_DEVICES), model_options }
+        let model_options: Vec<_> =
+            lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+        let newest_rdma_core = model_options.is_empty();
+        Self { devices: Some(DEFAULT_DEVICES), model_options, newest_rdma_core }
+    }
+
+    /// Whether a test program needs two machines, one for each of two ranks.
+    pub(crate) fn test_is_of_a_pair(name: &str) -> bool {
+        name.starts_with(PAIR_TEST_PREFIX)
+    }
+
+    /// The folder with the newest rdma-core, if that is wanted; the guest must be given it.
+    pub(crate) fn libraries(&self, cache: &Cache) -> Result<Option<PathBuf>> {
+        self.newest_rdma_core.then(|| newest_libraries(cache)).transpose()
     }
 
     /// How many devices are asked for; none if none.
@@ -171,9 +192,11 @@ mod tests {
         let file = folder.join("tests/kernel_efa_rnr.efa");
         std::fs::write(file, "--rnr-every 3 # often\n--seed=7\n").unwrap();
         assert_eq!(Options::of_test("kernel_rc", &folder), Options::default());
-        assert_eq!(Options::of_test("kernel_efa_srd", &folder).wanted(), Some(4));
+        let plain = Options::of_test("kernel_efa_srd", &folder);
+        assert_eq!((plain.wanted(), plain.newest_rdma_core), (Some(4), true));
         let options = Options::of_test("kernel_efa_rnr", &folder);
         assert_eq!(options.model_options, ["--rnr-every", "3", "--seed=7"]);
+        assert!(!options.newest_rdma_core);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -34,13 +34,18 @@ struct Headers {
 
 /// Folders to give to a C compiler, one for each release, oldest first. Fetches what is missing.
 pub(crate) fn include_folders(cache: &Cache) -> Result<Vec<PathBuf>> {
-    SUITES
-        .into_iter()
-        .map(|(suite, librdmacm)| {
-            let layer = Headers { cache: cache.clone(), suite, librdmacm };
-            Ok(cache.ensure(&layer)?.join("fs/usr/include"))
-        })
-        .collect()
+    SUITES.into_iter().map(|suite| Ok(packages_of(suite, cache)?.join("usr/include"))).collect()
+}
+
+/// The folder in which the packages of the newest release lie unpacked. Fetches them when needed.
+pub(crate) fn newest_packages(cache: &Cache) -> Result<PathBuf> {
+    let [.., newest] = SUITES;
+    packages_of(newest, cache)
+}
+
+fn packages_of((suite, librdmacm): (&'static str, &'static str), cache: &Cache) -> Result<PathBuf> {
+    let layer = Headers { cache: cache.clone(), suite, librdmacm };
+    Ok(cache.ensure(&layer)?.join("fs"))
 }
 
 impl Layer for Headers {

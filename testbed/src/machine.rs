@@ -20,6 +20,45 @@ pub(crate) const EXTRA_MODULES_FILE: &str = "/run/testbed/modules";
 /// The run folder, as QEMU sees it.
 pub(crate) const RUN_FOLDER_OF_QEMU: &str = "/mnt/run";
 
+/// The driver of the network card that a cable is at.
+const CABLE_MODULE: &str = "virtio_net";
+
+/// Where the agent finds its own address on the cable to another machine; empty if there is none.
+pub(crate) const CABLE_FILE: &str = "/run/testbed/cable";
+
+/// One of two machines that a cable joins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Rank 0 runs there.
+    First,
+    /// Rank 1 runs there.
+    Second,
+}
+
+impl Place {
+    /// Its address on the cable.
+    pub(crate) fn address(self) -> &'static str {
+        match self {
+            Self::First => "10.99.2.1",
+            Self::Second => "10.99.2.2",
+        }
+    }
+
+    /// QEMU's description of its network card. The cable is a socket at QEMU's standard input.
+    fn arguments(self) -> [String; 4] {
+        let last = match self {
+            Self::First => "01",
+            Self::Second => "02",
+        };
+        [
+            "-netdev".into(),
+            "dgram,id=cable,local.type=fd,local.str=0".into(),
+            "-device".into(),
+            format!("virtio-net-pci,netdev=cable,romfile=,mac=52:54:00:99:02:{last}"),
+        ]
+    }
+}
+
 /// What executes the guest's instructions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Accelerator {
@@ -45,6 +84,8 @@ pub(crate) struct Machine {
     pub(crate) extra_modules: Vec<String>,
     /// EFA devices, whose model must be started before the machine.
     pub(crate) efa: Option<Efa>,
+    /// Which end of a cable it is at, if it is at one.
+    pub(crate) place: Option<Place>,
 }
 
 impl Machine {
@@ -58,6 +99,7 @@ impl Machine {
             extra_arguments: Vec::new(),
             extra_modules: Vec::new(),
             efa: None,
+            place: None,
         }
     }
 
@@ -92,17 +134,19 @@ impl Machine {
         share("root");
         share("run");
         (0..self.shares.len()).for_each(|number| share(&format!("share{number}")));
+        words.extend(self.place.map(Place::arguments).into_iter().flatten());
         words.extend(self.extra_arguments.iter().cloned());
         words
     }
 
     /// Starts QEMU inside the root, in a mount namespace of its own. The child's process is QEMU
-    /// itself, and it dies with this process.
+    /// itself, and it dies with this process. `cable` is the socket to another machine, if there is one.
     pub(crate) fn start(
         &self,
         accelerator: Accelerator,
         prepared: &Prepared,
         run: &RunFolder,
+        cable: Stdio,
     ) -> Result<Child> {
         if self.shares.len() > MAXIMUM_SHARES {
             return Err(Error::Host(format!(
@@ -110,7 +154,10 @@ impl Machine {
                 self.shares.len()
             )));
         }
-        run.write("modules", &self.extra_modules.join("\n"))?;
+        let of_cable = self.place.map(|_| CABLE_MODULE);
+        let modules = self.extra_modules.iter().map(String::as_str).chain(of_cable);
+        run.write("modules", &modules.collect::<Vec<_>>().join("\n"))?;
+        run.write("cable", self.place.map_or("", Place::address))?;
         let shares: Vec<String> = self
             .shares
             .iter()
@@ -135,7 +182,7 @@ impl Machine {
         let log = run.path().join("qemu.log");
         let output = fs::File::create(&log).during(|| format!("create {}", log.display()))?;
         command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(output);
+        command.stdin(cable).stdout(Stdio::null()).stderr(output);
         command.spawn().during(|| "start unshare (package util-linux)".into())
     }
 }
@@ -255,6 +302,7 @@ mod tests {
             extra_arguments: vec!["-device".into(), "edu".into()],
             extra_modules: Vec::new(),
             efa: None,
+            place: None,
         }
     }
 

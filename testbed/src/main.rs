@@ -20,6 +20,7 @@ mod modules;
 mod prepare;
 mod process;
 mod progress;
+mod rdma_core;
 mod root;
 mod vm;
 mod workspace;

@@ -1,31 +1,28 @@
 //! A running guest: started, spoken to, ended.
 
-use std::fs;
+mod start;
+
 use std::io;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
-use std::process::Child;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::thread::{self, sleep};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::process::{Child, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread::sleep;
 use std::time::{Duration, Instant};
+
+use self::start::{KvmMemory, Starting};
 
 use crate::cache::Cache;
 use crate::channel::{Exit, Job, Message};
-use crate::efa::{Efa, Model};
+use crate::efa::Model;
 use crate::error::{During, Error, Result};
-use crate::machine::{Accelerator, Machine, RunFolder};
+use crate::machine::{Accelerator, Machine, Place, RunFolder};
 use crate::prepare::Prepared;
 use crate::process::{read_lossy, tail};
 use crate::progress::{Step, note};
 
 /// Says which accelerator to use, `kvm` or `tcg`, instead of trying.
 const ACCELERATOR_VARIABLE: &str = "RDMA4RS_ACCELERATOR";
-
-/// A kernel under KVM prints its first line in a fraction of this, or never.
-const KVM_FIRST_LINE: Duration = Duration::from_secs(3);
-const KVM_BOOT: Duration = Duration::from_secs(60);
-/// An emulated boot takes ten seconds; on a machine that is busy with other things, minutes.
-const TCG_BOOT: Duration = Duration::from_secs(400);
 
 /// Between two looks at QEMU and at the console.
 const TICK: Duration = Duration::from_millis(100);
@@ -69,7 +66,7 @@ pub(crate) struct Guest {
     writer: UnixStream,
     messages: Receiver<io::Result<Message>>,
     run: RunFolder,
-    /// What answers for the guest's EFA devices.
+    /// What answers for the EFA devices of this guest and of those that were booted with it.
     efa: Option<Model>,
     next_job: u32,
 }
@@ -77,14 +74,26 @@ pub(crate) struct Guest {
 impl Guest {
     /// Boots a machine and waits until it is set up: under KVM where that works, else emulated.
     pub(crate) fn boot(machine: &Machine, prepared: &Prepared, cache: &Cache) -> Result<Self> {
+        let mut guests = Self::boot_all(std::slice::from_ref(machine), prepared, cache)?;
+        guests.pop().ok_or_else(|| Error::Channel("no guest came of a machine".into()))
+    }
+
+    /// The same for machines side by side, whose EFA devices are on one network. Two that have a place get a
+    /// cable between them.
+    pub(crate) fn boot_all(
+        machines: &[Machine],
+        prepared: &Prepared,
+        cache: &Cache,
+    ) -> Result<Vec<Self>> {
         let wanted = std::env::var(ACCELERATOR_VARIABLE).unwrap_or_default();
         let kvm = KvmMemory::of(cache);
+        let what = if machines.len() > 1 { "guests" } else { "guest" };
         if wanted == "kvm" || (wanted != "tcg" && kvm.may_work()) {
-            let step = Step::start("booting the guest under KVM");
-            match Self::boot_with(machine, prepared, Accelerator::Kvm) {
-                Ok(guest) => {
+            let step = Step::start(format!("booting the {what} under KVM"));
+            match Self::boot_with(machines, prepared, Accelerator::Kvm) {
+                Ok(guests) => {
                     step.done();
-                    return Ok(guest);
+                    return Ok(guests);
                 }
                 Err(Error::Boot { what, .. }) if wanted != "kvm" => {
                     drop(step);
@@ -94,84 +103,44 @@ impl Guest {
                 Err(error) => return Err(error),
             }
         }
-        let step = Step::start("booting the guest (emulated)");
-        let guest = Self::boot_with(machine, prepared, Accelerator::Tcg)?;
+        let step = Step::start(format!("booting the {what} (emulated)"));
+        let guests = Self::boot_with(machines, prepared, Accelerator::Tcg)?;
         step.done();
-        Ok(guest)
+        Ok(guests)
     }
 
-    fn boot_with(machine: &Machine, prepared: &Prepared, accelerator: Accelerator) -> Result<Self> {
-        let run = RunFolder::create()?;
-        let socket = run.path().join("channel.sock");
-        let listener =
-            UnixListener::bind(&socket).during(|| format!("listen on {}", socket.display()))?;
-        listener.set_nonblocking(true).during(|| "set up a socket".into())?;
-        let mut efa = machine.efa.as_ref().map(|efa: &Efa| efa.start(&run)).transpose()?;
-        let qemu = machine.start(accelerator, prepared, &run)?;
-        let mut starting = Starting { qemu: Some(qemu), run: Some(run) };
-        let started = Instant::now();
-
-        let stream = loop {
-            match listener.accept() {
-                Ok((stream, _)) => break stream,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    starting.check()?;
-                    if started.elapsed() > KVM_BOOT {
-                        return Err(starting.failure("QEMU did not start"));
-                    }
-                    sleep(TICK / 4);
-                }
-                Err(source) => {
-                    return Err(Error::Io { what: "accept QEMU's connection".into(), source });
-                }
-            }
-        };
-        stream.set_nonblocking(false).during(|| "set up a socket".into())?;
-        let reader = stream.try_clone().during(|| "share a socket".into())?;
-        let messages = read_in_background(reader);
-
-        let limit = match accelerator {
-            Accelerator::Kvm => KVM_BOOT,
-            Accelerator::Tcg => TCG_BOOT,
-        };
-        loop {
-            match messages.recv_timeout(TICK) {
-                Ok(Ok(Message::Ready)) => break,
-                Ok(Ok(Message::SetUpFailed(why))) => {
-                    let log = starting.run.as_ref().map(end_of_logs).unwrap_or_default();
-                    let what = format!("the guest's set-up failed: {why}");
-                    return Err(Error::Guest { what, log });
-                }
-                Ok(Ok(other)) => return Err(Error::Channel(format!("{other:?} before its start"))),
-                Ok(Err(source)) => {
-                    return Err(Error::Io { what: "read the channel".into(), source });
-                }
-                Err(RecvTimeoutError::Timeout) => {}
-                Err(RecvTimeoutError::Disconnected) => {
-                    sleep(TICK);
-                    return Err(starting.failure("the guest went away while it booted"));
-                }
-            }
-            starting.check()?;
-            if let Some(model) = &mut efa {
-                model.check()?;
-            }
-            let waited = started.elapsed();
-            let silent = || !starting.console().contains("Linux version");
-            if accelerator == Accelerator::Kvm && waited > KVM_FIRST_LINE && silent() {
-                return Err(starting.failure("no sign of life from the kernel"));
-            }
-            if waited > limit {
-                let what = format!("the guest did not come up in {} s", limit.as_secs());
-                return Err(starting.failure(&what));
-            }
+    fn boot_with(
+        machines: &[Machine],
+        prepared: &Prepared,
+        accelerator: Accelerator,
+    ) -> Result<Vec<Self>> {
+        let runs = machines.iter().map(|_| RunFolder::create()).collect::<Result<Vec<_>>>()?;
+        let mut efa =
+            match (machines.first().and_then(|first| first.efa.as_ref()), runs.split_first()) {
+                (Some(efa), Some((first, others))) => Some(efa.start(first, others)?),
+                _ => None,
+            };
+        let (one, other) = UnixDatagram::pair().during(|| "make a cable".into())?;
+        let mut ends = [one, other].map(Some);
+        let mut starting = Vec::new();
+        for (machine, run) in machines.iter().zip(runs) {
+            let end = match machine.place {
+                None => None,
+                Some(Place::First) => ends[0].take(),
+                Some(Place::Second) => ends[1].take(),
+            };
+            let cable = end.map_or_else(Stdio::null, |end| OwnedFd::from(end).into());
+            starting.push(Starting::begin(machine, accelerator, prepared, run, cable)?);
         }
-        match (starting.qemu.take(), starting.run.take()) {
-            (Some(qemu), Some(run)) => {
-                Ok(Self { qemu, writer: stream, messages, run, efa, next_job: 1 })
-            }
-            _ => Err(Error::Channel("a start that was over before it began".into())),
+        let mut guests = Vec::new();
+        for machine in starting {
+            let (qemu, run, writer, messages) = machine.finish(accelerator, efa.as_mut())?;
+            guests.push(Self { qemu, writer, messages, run, efa: None, next_job: 1 });
         }
+        if let Some(first) = guests.first_mut() {
+            first.efa = efa;
+        }
+        Ok(guests)
     }
 
     /// Starts a program; its output and its end come as [`Event`]s under the number returned.
@@ -299,45 +268,6 @@ impl Drop for Guest {
     }
 }
 
-/// A machine between its start and its first word; it is ended if that never comes.
-#[derive(Debug)]
-struct Starting {
-    qemu: Option<Child>,
-    run: Option<RunFolder>,
-}
-
-impl Starting {
-    /// Fails if QEMU ended or the kernel broke.
-    fn check(&mut self) -> Result<()> {
-        if let Some(qemu) = &mut self.qemu
-            && let Some(status) = qemu.try_wait().during(|| "wait for QEMU".into())?
-        {
-            return Err(self.failure(&format!("QEMU ended with {status}")));
-        }
-        match sign_of_death(&self.console()) {
-            Some(line) => Err(self.failure(&format!("the guest's kernel broke: {line}"))),
-            None => Ok(()),
-        }
-    }
-
-    fn console(&self) -> String {
-        self.run.as_ref().map(|run| read_lossy(&run.path().join("console.log"))).unwrap_or_default()
-    }
-
-    fn failure(&self, what: &str) -> Error {
-        let log = self.run.as_ref().map(end_of_logs).unwrap_or_default();
-        Error::Boot { what: what.to_owned(), log }
-    }
-}
-
-impl Drop for Starting {
-    fn drop(&mut self) {
-        if let Some(qemu) = &mut self.qemu {
-            end(qemu);
-        }
-    }
-}
-
 fn end(qemu: &mut Child) {
     // It may have ended already; then there is nothing to kill and the wait returns at once.
     drop(qemu.kill());
@@ -367,42 +297,6 @@ fn sign_of_death(console: &str) -> Option<&str> {
         "BUG: kernel NULL pointer",
     ];
     console.lines().find(|line| SIGNS.iter().any(|sign| line.contains(sign))).map(str::trim_end)
-}
-
-fn read_in_background(mut reader: UnixStream) -> Receiver<io::Result<Message>> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        while let Some(message) = Message::read_from(&mut reader).transpose() {
-            let failed = message.is_err();
-            if sender.send(message).is_err() || failed {
-                break;
-            }
-        }
-    });
-    receiver
-}
-
-/// Remembers, until the host boots again, that KVM did not work.
-#[derive(Debug)]
-struct KvmMemory {
-    file: PathBuf,
-    boot: String,
-}
-
-impl KvmMemory {
-    fn of(cache: &Cache) -> Self {
-        let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-        Self { file: cache.folder().join("kvm-does-not-work"), boot }
-    }
-
-    fn may_work(&self) -> bool {
-        fs::OpenOptions::new().read(true).write(true).open("/dev/kvm").is_ok()
-            && fs::read_to_string(&self.file).unwrap_or_default() != self.boot
-    }
-
-    fn remember_failure(&self) -> Result<()> {
-        fs::write(&self.file, &self.boot).during(|| format!("write {}", self.file.display()))
-    }
 }
 
 #[cfg(test)]

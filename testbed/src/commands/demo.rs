@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use super::run::describe;
-use super::{boot, job, on_host, set};
+use super::{as_rank, boot, job, on_host};
 use crate::cache::Cache;
 use crate::channel::{Exit, Message};
 use crate::error::{Error, Result};
@@ -16,11 +16,11 @@ use crate::workspace::Workspace;
 /// The example that is shown.
 const EXAMPLE: &str = "write_with_imm";
 
-/// The two hosts, each with its rank's number.
-const HOSTS: [(&str, &str); 2] = [("a", "0"), ("b", "1")];
+/// The two hosts, in the order of their ranks.
+const HOSTS: [&str; 2] = ["a", "b"];
 
 /// Where rank 0 listens.
-const MASTER: (&str, &str) = ("10.99.1.1", "29500");
+const FIRST_ADDRESS: &str = "10.99.1.1";
 
 /// From the start of the ranks to the end of both.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -53,17 +53,9 @@ pub(crate) fn run() -> Result<ExitCode> {
 /// Runs both ranks to their ends, their lines marked with the rank and the host.
 fn run_ranks(guest: &mut Guest, file: &str) -> Result<bool> {
     let mut ranks = Vec::new();
-    for (host, rank) in HOSTS {
+    for (rank, host) in HOSTS.into_iter().enumerate() {
         let mut job = on_host(host, job(vec![file.to_owned()]));
-        for (name, value) in [
-            ("RANK", rank),
-            ("LOCAL_RANK", "0"),
-            ("WORLD_SIZE", "2"),
-            ("MASTER_ADDR", MASTER.0),
-            ("MASTER_PORT", MASTER.1),
-        ] {
-            set(&mut job, name, value);
-        }
+        as_rank(rank, FIRST_ADDRESS, &mut job);
         let prefix = format!("[rank {rank} on host {host}]");
         ranks.push(Rank { job: guest.start(job)?, prefix, lines: Lines::default(), exit: None });
     }
@@ -144,7 +136,7 @@ fn show_counters(before: &Counters, after: &Counters) -> bool {
             continue;
         }
         println!("{device:<8} {counter:<24} {then:>10} {now:>10}");
-        let of_a_host = HOSTS.iter().any(|(host, _)| *device == format!("rxe_{host}"));
+        let of_a_host = HOSTS.iter().any(|host| *device == format!("rxe_{host}"));
         if of_a_host && ["sent_pkts", "rcvd_pkts"].contains(&counter.as_str()) {
             crossed += 1;
         }

@@ -7,13 +7,16 @@ use std::thread;
 
 use clap::Args;
 
-use super::{boot_with_efa, job, on_host, set};
+use super::{as_rank, boot_pair, boot_with_efa, job, on_host, set};
 use crate::cache::Cache;
-use crate::channel::{CHUNK, Exit, Message};
+use crate::channel::{CHUNK, Exit, Job, Message};
 use crate::efa;
 use crate::error::Result;
+use crate::libtest::Lines;
+use crate::machine::Place;
 use crate::progress::note;
-use crate::vm::Event;
+use crate::rdma_core::use_libraries;
+use crate::vm::{Event, Guest};
 use crate::workspace::Workspace;
 
 /// Options of `run`.
@@ -34,9 +37,31 @@ pub(crate) struct Options {
     #[command(flatten)]
     efa: efa::Options,
 
+    /// Boot N guests, 1 or 2, and run the command in each. Two are joined by a cable, and their EFA devices are on one
+    /// network; the command finds its rank and where the first one listens in `RANK`, `WORLD_SIZE`,
+    /// `MASTER_ADDR` and `MASTER_PORT`, and its lines are marked with the rank.
+    #[arg(long, value_name = "N", default_value_t = 1, conflicts_with = "host",
+          value_parser = clap::value_parser!(u8).range(1..=2))]
+    machines: u8,
+
     /// The command and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     command: Vec<String>,
+}
+
+impl Options {
+    /// The command with its environment.
+    fn job(&self, cache: &Cache) -> Result<Job> {
+        let mut job = job(self.command.clone());
+        self.efa.announce(&mut job);
+        if let Some(folder) = self.efa.libraries(cache)? {
+            use_libraries(&folder, &mut job);
+        }
+        for (name, value) in &self.environment {
+            set(&mut job, name, value);
+        }
+        Ok(job)
+    }
 }
 
 fn pair(text: &str) -> std::result::Result<(String, String), String> {
@@ -47,14 +72,15 @@ fn pair(text: &str) -> std::result::Result<(String, String), String> {
 /// Runs the command; its exit code is ours, 128 plus the number for a signal, 127 if not started.
 pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     let cache = Cache::open()?;
-    let mut guest = boot_with_efa(&cache, &Workspace::find()?, options.memory, &options.efa)?;
-    let mut job = job(options.command.clone());
+    let workspace = Workspace::find()?;
+    if options.machines == 2 {
+        let guests = boot_pair(&cache, &workspace, options.memory, &options.efa)?;
+        return run_ranks(options, guests, &cache);
+    }
+    let mut guest = boot_with_efa(&cache, &workspace, options.memory, &options.efa)?;
+    let mut job = options.job(&cache)?;
     if let Some(host) = &options.host {
         job = on_host(host, job);
-    }
-    options.efa.announce(&mut job);
-    for (name, value) in &options.environment {
-        set(&mut job, name, value);
     }
     let number = guest.start(job)?;
     if stdin().is_terminal() {
@@ -70,6 +96,33 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             Event::Exit { .. } | Event::Idle => {}
         }
     }
+}
+
+/// Runs the command in every guest. The exit code is that of the first one that failed.
+fn run_ranks(options: &Options, mut guests: Vec<Guest>, cache: &Cache) -> Result<ExitCode> {
+    let mut ranks = Vec::new();
+    for (rank, guest) in guests.iter_mut().enumerate() {
+        let mut job = options.job(cache)?;
+        as_rank(rank, Place::First.address(), &mut job);
+        let number = guest.start(job)?;
+        guest.send(&Message::Input(number, Vec::new()))?;
+        ranks.push((number, Lines::default(), None));
+    }
+    while ranks.iter().any(|(_, _, exit)| exit.is_none()) {
+        for (rank, (guest, (number, lines, exit))) in guests.iter_mut().zip(&mut ranks).enumerate()
+        {
+            match guest.next_event()? {
+                Event::Output { is_error, bytes, .. } => lines.push(&bytes, |line| {
+                    show(is_error, format!("[rank {rank}] {line}\n").as_bytes());
+                }),
+                Event::Exit { job, exit: ended } if job == *number => *exit = Some(ended),
+                Event::Exit { .. } | Event::Idle => {}
+            }
+        }
+    }
+    let exits: Vec<_> = ranks.into_iter().filter_map(|(_, _, exit)| exit).collect();
+    let failed = exits.iter().find(|exit| **exit != Exit::Code(0));
+    Ok(failed.map_or(ExitCode::SUCCESS, code_of))
 }
 
 /// Passes output through. A reader that is gone does not matter: the exit code still does.

@@ -15,6 +15,7 @@ use crate::channel::Message;
 use crate::efa;
 use crate::error::{During, Error, Result};
 use crate::progress::note;
+use crate::rdma_core::use_libraries;
 use crate::vm::Event;
 use crate::workspace::Workspace;
 
@@ -49,6 +50,9 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     set(&mut shell, "TERM", &std::env::var("TERM").unwrap_or_else(|_| "linux".into()));
     options.efa.announce(&mut shell);
+    if let Some(folder) = options.efa.libraries(&cache)? {
+        use_libraries(&folder, &mut shell);
+    }
     let size = window_size();
     shell.terminal = Some(size);
     let number = guest.start(shell)?;

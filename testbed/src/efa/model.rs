@@ -30,14 +30,17 @@ pub(crate) struct Model {
 }
 
 impl Efa {
-    /// Starts the model with its sockets in the run folder, and puts the driver there too.
-    pub(crate) fn start(&self, run: &RunFolder) -> Result<Model> {
-        let module = run.path().join(MODULE_FILE);
-        fs::copy(self.module.join(MODULE_FILE), &module)
-            .during(|| format!("copy to {}", module.display()))?;
-        let sockets: Vec<PathBuf> =
-            (0..self.devices).map(|device| run.path().join(socket_name(device))).collect();
-        let log = run.path().join(LOG_FILE);
+    /// Starts the model of the devices of some machines, whose sockets are in the machines' run folders, and
+    /// puts the driver there too. All devices are on one network.
+    pub(crate) fn start(&self, first: &RunFolder, others: &[RunFolder]) -> Result<Model> {
+        let mut sockets: Vec<PathBuf> = Vec::new();
+        for run in std::iter::once(first).chain(others) {
+            let module = run.path().join(MODULE_FILE);
+            fs::copy(self.module.join(MODULE_FILE), &module)
+                .during(|| format!("copy to {}", module.display()))?;
+            sockets.extend((0..self.devices).map(|device| run.path().join(socket_name(device))));
+        }
+        let log = first.path().join(LOG_FILE);
         let output = File::create(&log).during(|| format!("create {}", log.display()))?;
         // It dies with this process.
         let process = Command::new("setpriv")

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::process::{Command, Stdio};
 
 use crate::error::{During, Error, Result};
-use crate::machine::EXTRA_MODULES_FILE;
+use crate::machine::{CABLE_FILE, EXTRA_MODULES_FILE};
 
 /// Loaded in every guest, with all they depend on.
 const MODULES: [&str; 6] = ["dummy", "veth", "rdma_rxe", "rdma_ucm", "configfs", "virtio_rng"];
@@ -24,6 +24,9 @@ link set veth_a netns a
 link set veth_b netns b
 ";
 
+/// The network card to another machine: the only one that QEMU gives a guest.
+const CABLE: &str = "eth0";
+
 /// Makes the guest what README.md says it is.
 ///
 /// # Errors
@@ -35,6 +38,11 @@ pub(super) fn set_up() -> Result<()> {
         run(loader, &[module], "")?;
     }
     run("ip", &["-batch", "-"], FIRST_HOST)?;
+    let address = fs::read_to_string(CABLE_FILE).unwrap_or_default();
+    if !address.is_empty() {
+        let script = format!("address add {address}/24 dev {CABLE}\nlink set {CABLE} up\n");
+        run("ip", &["-batch", "-"], &script)?;
+    }
     run("rdma", &["link", "add", "rxe0", "type", "rxe", "netdev", "dum0"], "")?;
     for (name, number) in [("a", 1), ("b", 2)] {
         let script = format!(

@@ -1,14 +1,18 @@
 //! Tests in the guest, and the look at its kernel after each of them.
 
-use std::thread::sleep;
+use std::path::Path;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
 use super::board::Board;
 use super::{Plan, title};
 use crate::cache::Cache;
-use crate::commands::{boot_with_efa, job, set};
+use crate::channel::Job;
+use crate::commands::{as_rank, boot_pair, boot_with_efa, job, set};
 use crate::efa;
 use crate::error::{Result, chain};
+use crate::machine::Place;
+use crate::rdma_core::use_libraries;
 use crate::vm::{Finished, Guest, Limits};
 use crate::workspace::Program;
 
@@ -26,37 +30,128 @@ pub(super) fn run_programs(
     cache: &Cache,
     board: &mut Board,
 ) {
-    let mut guest: Option<Watched> = None;
+    let mut kept: Option<Watched> = None;
     for (index, program) in programs.iter().enumerate() {
-        let title = format!("{} (in the guest)", title(plan.workspace, program));
-        let package = plan.workspace.packages.get(program.package);
-        let efa = package
-            .map(|package| efa::Options::of_test(&program.target, &package.folder))
-            .unwrap_or_default();
-        let watched = match guest.take().filter(|watched| watched.efa == efa) {
-            Some(watched) => watched,
-            None => match Watched::boot(plan, cache, efa) {
-                Ok(watched) => watched,
-                Err(error) => {
-                    let count = programs.len() - index;
-                    let what = format!("{count} test programs could not run: {}", chain(&error));
-                    board.trouble("the guest", &what);
-                    return;
-                }
-            },
-        };
-        guest = run_program(plan, program, &title, watched, board);
+        let needs = Needs::of(plan, program);
+        let mut libraries = vec![None];
+        match needs.efa.libraries(cache) {
+            Ok(newest) => libraries.extend(newest.map(Some)),
+            Err(error) => board.trouble("the newest rdma-core", &chain(&error)),
+        }
+        for libraries in libraries {
+            let watched = match kept.take().filter(|watched| watched.needs == needs) {
+                Some(watched) => watched,
+                None => match Watched::boot(plan, cache, needs.clone()) {
+                    Ok(watched) => watched,
+                    Err(error) => {
+                        let count = programs.len() - index;
+                        let what =
+                            format!("{count} test programs could not run: {}", chain(&error));
+                        board.trouble("the guest", &what);
+                        return;
+                    }
+                },
+            };
+            kept = run_program(plan, program, libraries.as_deref(), watched, board);
+        }
     }
 }
 
-/// Runs one program. Hands the guest back if it is as good as before.
+/// What a test program must be given.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Needs {
+    /// EFA devices.
+    efa: efa::Options,
+    /// Two machines.
+    pair: bool,
+}
+
+impl Needs {
+    fn of(plan: &Plan<'_>, program: &Program) -> Self {
+        let package = plan.workspace.packages.get(program.package);
+        let name = &program.target;
+        let efa = package.map(|package| efa::Options::of_test(name, &package.folder));
+        Self { efa: efa.unwrap_or_default(), pair: efa::Options::test_is_of_a_pair(name) }
+    }
+}
+
+/// Runs one program, in each machine of a pair, with the root's rdma-core or with that in a folder. Hands the
+/// machines back if they are as good as before.
 fn run_program(
     plan: &Plan<'_>,
     program: &Program,
-    title: &str,
+    libraries: Option<&Path>,
     mut watched: Watched,
     board: &mut Board,
 ) -> Option<Watched> {
+    let title = title(plan.workspace, program);
+    let title = |rank: usize| {
+        let place = match watched.needs.pair {
+            true => format!("in guest {rank} of two"),
+            false => "in the guest".into(),
+        };
+        let with = if libraries.is_some() { ", newest rdma-core" } else { "" };
+        format!("{title} ({place}{with})")
+    };
+    let titles: Vec<_> = (0..watched.guests.len()).map(title).collect();
+    let limits = Limits { total: plan.timeout, silence: SILENCE };
+    let ends: Vec<_> = thread::scope(|scope| {
+        let mut running = Vec::new();
+        for (rank, guest) in watched.guests.iter_mut().enumerate() {
+            let mut job = test_job(plan, program, &watched.needs.efa);
+            if let Some(folder) = libraries {
+                use_libraries(folder, &mut job);
+            }
+            if watched.needs.pair {
+                as_rank(rank, Place::First.address(), &mut job);
+            }
+            let mut watch = board.watch(&titles[rank]);
+            running.push(scope.spawn(move || {
+                let finished =
+                    guest.run(job, limits, |is_error, bytes| watch.output(is_error, bytes));
+                (watch, finished)
+            }));
+        }
+        running.into_iter().map(thread::ScopedJoinHandle::join).collect()
+    });
+
+    let (mut lost, mut hung) = (false, false);
+    for (end, title) in ends.into_iter().zip(&titles) {
+        match end {
+            Ok((watch, Ok(finished))) => {
+                hung |= matches!(finished, Finished::Stopped(_));
+                board.add(watch, &finished);
+            }
+            Ok((watch, Err(error))) => {
+                lost = true;
+                board.add(watch, &Finished::Stopped("took the guest with it".into()));
+                println!("{}", chain(&error));
+            }
+            Err(_) => {
+                lost = true;
+                board.trouble(title, "the thread that watched it panicked");
+            }
+        }
+    }
+    if lost {
+        return None;
+    }
+    match watched.look() {
+        Ok(complaints) => {
+            for (rank, complaint) in complaints {
+                board.trouble(titles.get(rank).map_or("", String::as_str), &complaint);
+            }
+            (!hung).then_some(watched)
+        }
+        Err(error) => {
+            board.trouble(titles.first().map_or("", String::as_str), &chain(&error));
+            None
+        }
+    }
+}
+
+/// A test program as a job.
+fn test_job(plan: &Plan<'_>, program: &Program, efa: &efa::Options) -> Job {
     let file = program.file.display().to_string();
     // One test at a time: what the kernel says belongs to that test, and a hang has a name.
     let mut command = vec![file, "--show-output".into(), "--test-threads=1".into()];
@@ -66,75 +161,64 @@ fn run_program(
         job.directory = package.folder.display().to_string();
         job.environment.extend(package.environment.iter().cloned());
     }
-    watched.efa.announce(&mut job);
+    efa.announce(&mut job);
     for (name, value) in &plan.environment {
         set(&mut job, name, value);
     }
-
-    let mut watch = board.watch(title);
-    let limits = Limits { total: plan.timeout, silence: SILENCE };
-    match watched.guest.run(job, limits, |is_error, bytes| watch.output(is_error, bytes)) {
-        Ok(finished) => {
-            let hung = matches!(finished, Finished::Stopped(_));
-            board.add(watch, &finished);
-            match watched.look() {
-                Ok(complaints) => {
-                    for complaint in complaints {
-                        board.trouble(title, &complaint);
-                    }
-                    (!hung).then_some(watched)
-                }
-                Err(error) => {
-                    board.trouble(title, &chain(&error));
-                    None
-                }
-            }
-        }
-        Err(error) => {
-            board.add(watch, &Finished::Stopped("took the guest with it".into()));
-            println!("{}", chain(&error));
-            None
-        }
-    }
+    job
 }
 
-/// A guest whose kernel is looked at.
+/// A guest whose kernel is looked at, or two.
 #[derive(Debug)]
 struct Watched {
-    guest: Guest,
-    /// The EFA devices that it has.
-    efa: efa::Options,
-    resources: String,
+    guests: Vec<Guest>,
+    /// What they were given.
+    needs: Needs,
+    /// The RDMA objects in each.
+    resources: Vec<String>,
 }
 
 impl Watched {
-    fn boot(plan: &Plan<'_>, cache: &Cache, efa: efa::Options) -> Result<Self> {
-        let mut guest = boot_with_efa(cache, plan.workspace, plan.memory, &efa)?;
-        let resources = resources(&mut guest)?;
-        query(&mut guest, &["dmesg", "--clear"])?;
-        Ok(Self { guest, efa, resources })
+    fn boot(plan: &Plan<'_>, cache: &Cache, needs: Needs) -> Result<Self> {
+        let (workspace, memory) = (plan.workspace, plan.memory);
+        let mut guests = if needs.pair {
+            boot_pair(cache, workspace, memory, &needs.efa)?
+        } else {
+            vec![boot_with_efa(cache, workspace, memory, &needs.efa)?]
+        };
+        let mut resources = Vec::new();
+        for guest in &mut guests {
+            resources.push(resources_of(guest)?);
+            query(guest, &["dmesg", "--clear"])?;
+        }
+        Ok(Self { guests, needs, resources })
     }
 
-    /// What is wrong since the last look: RDMA objects left behind, warnings of the kernel.
-    fn look(&mut self) -> Result<Vec<String>> {
+    /// What is wrong since the last look, and with which guest: RDMA objects left behind, warnings of the
+    /// kernel.
+    fn look(&mut self) -> Result<Vec<(usize, String)>> {
         let mut complaints = Vec::new();
-        let deadline = Instant::now() + SETTLING;
-        loop {
-            let now = resources(&mut self.guest)?;
-            if now == self.resources {
-                break;
+        let guests = self.guests.iter_mut().zip(&mut self.resources);
+        for (rank, (guest, resources)) in guests.enumerate() {
+            let deadline = Instant::now() + SETTLING;
+            loop {
+                let now = resources_of(guest)?;
+                if now == *resources {
+                    break;
+                }
+                if Instant::now() > deadline {
+                    let before = std::mem::replace(resources, now.clone());
+                    let what =
+                        format!("RDMA objects were left behind\nbefore:\n{before}after:\n{now}");
+                    complaints.push((rank, what));
+                    break;
+                }
+                sleep(Duration::from_millis(300));
             }
-            if Instant::now() > deadline {
-                let before = std::mem::replace(&mut self.resources, now.clone());
-                complaints
-                    .push(format!("RDMA objects were left behind\nbefore:\n{before}after:\n{now}"));
-                break;
+            let log = query(guest, &["dmesg", "--read-clear"])?;
+            if log.lines().any(is_warning) {
+                complaints.push((rank, format!("the kernel warned\n{log}")));
             }
-            sleep(Duration::from_millis(300));
-        }
-        let log = query(&mut self.guest, &["dmesg", "--read-clear"])?;
-        if log.lines().any(is_warning) {
-            complaints.push(format!("the kernel warned\n{log}"));
         }
         Ok(complaints)
     }
@@ -142,7 +226,7 @@ impl Watched {
 
 /// The RDMA objects of programs. The kernel's own, such as the completion queues that it keeps for its
 /// NVMe target and initiator, stay as long as their device.
-fn resources(guest: &mut Guest) -> Result<String> {
+fn resources_of(guest: &mut Guest) -> Result<String> {
     let all = "for kind in ctx pd mr cq srq qp cm_id; do rdma resource show $kind; done";
     Ok(of_programs(&query(guest, &["sh", "-c", all])?))
 }
