@@ -1,20 +1,16 @@
 //! Every kind of transfer between two devices, with its data compared.
 
-use std::{
-    sync::Arc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, thread, time::Duration};
 
 use efa::{
-    EfaCapabilities, EfaCompletion, EndpointInfo, Poller, Srd,
+    EfaCapabilities, EndpointInfo, Srd,
     ibverbs::{
         Completion, CompletionChannel, CompletionQueue, Inline, Operation, QueueKey, RecvWr,
         SendWr, Ud,
     },
 };
 
-use crate::support::{Both, KEY, Lane, PATIENCE, has_devices, pattern, published};
+use crate::support::{Both, KEY, Lane, PATIENCE, has_devices, pattern, published, told};
 
 #[test]
 fn a_send_with_immediate_gathers_and_scatters() {
@@ -352,17 +348,4 @@ fn the_device_tells_what_it_can() {
     // The model tells three numbers, the device inside the process none.
     let ids = [ids.receive, ids.read, ids.write_receive];
     assert!(ids == [Some(1), Some(2), Some(3)] || ids == [None; 3], "{ids:?}");
-}
-
-/// Takes one completion off a queue that tells what only EFA knows.
-fn told(queue: &CompletionQueue<'static>) -> EfaCompletion {
-    let mut poller = Poller::of(queue).unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        if let [completion, ..] = poller.poll().unwrap() {
-            return *completion;
-        }
-        assert!(Instant::now() < deadline, "nothing came");
-        thread::yield_now();
-    }
 }

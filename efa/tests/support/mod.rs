@@ -8,7 +8,7 @@ use std::{
 };
 
 use efa::{
-    EndpointInfo, Failure, Peer, QueuePairBuilder, Srd,
+    EfaCompletion, EndpointInfo, Failure, Peer, Poller, QueuePairBuilder, Srd,
     ibverbs::{
         Access, Completion, CompletionQueue, Context, DeviceSelector, LocalPort, MemoryRegion,
         ProtectionDomain, QueueKey, QueuePair, RemoteMemory,
@@ -192,4 +192,17 @@ pub(crate) fn pattern(seed: usize, length: usize) -> Vec<u8> {
         u8::try_from(mixed & 0xff).unwrap()
     };
     (0..length).map(byte).collect()
+}
+
+/// Takes one completion off a queue that tells what only EFA knows.
+pub(crate) fn told(queue: &CompletionQueue<'static>) -> EfaCompletion {
+    let mut poller = Poller::of(queue).unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        if let [completion, ..] = poller.poll().unwrap() {
+            return *completion;
+        }
+        assert!(Instant::now() < deadline, "nothing came");
+        thread::yield_now();
+    }
 }

@@ -16,7 +16,7 @@ pub(super) use self::extended::Path;
 pub(crate) use self::{error::refused, extended::atomic_operands};
 use self::{
     error::refused_whole,
-    extended::{Common, Datagrams, DistantWrites, Extended, Writes, extended_only},
+    extended::{Common, Datagrams, DistantWrites, Extended, Messages, Writes, extended_only},
 };
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
 use crate::{
@@ -41,16 +41,16 @@ impl<T: Transport> QueuePair<'_, T> {
     pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
-                self.handle.post_common::<Writes, T>(extended, batch)
+                self.handle.post_common::<Writes, Messages, T>(extended, batch)
             }
             Path::ExtendedInPlace(extended)
                 if T::ADDRESSING == Addressing::Datagram
                     && T::OPERATIONS.contains(Operations::WRITE) =>
             {
-                self.handle.post_common::<DistantWrites, T>(extended, batch)
+                self.handle.post_common::<DistantWrites, Datagrams, T>(extended, batch)
             }
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Datagram => {
-                self.handle.post_common::<Datagrams, T>(extended, batch)
+                self.handle.post_common::<Datagrams, Datagrams, T>(extended, batch)
             }
             _ => self.handle.post_otherwise(batch),
         }
@@ -144,6 +144,7 @@ impl Handle<'_> {
     #[inline(never)]
     fn post_otherwise<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
         match self.path {
+            Path::MessagesInPlace(extended) => self.post_messages(extended, batch),
             Path::Extended(extended) | Path::ExtendedInPlace(extended) => {
                 self.post_extended(extended, batch)
             }
@@ -152,10 +153,11 @@ impl Handle<'_> {
         }
     }
 
-    /// The loop for queue pairs that have the operations that `C` names. Runs of these are filled in place, at
-    /// the cost of one comparison each; all others are one call away.
+    /// The loop for queue pairs that have the operations that `C` names, and may have those of `D`. Runs of the former
+    /// are filled in place, at the cost of one comparison each, runs of the latter one call away, as is each other
+    /// request.
     #[inline(always)]
-    fn post_common<C: Common, T: Transport>(
+    fn post_common<C: Common, D: Common, T: Transport>(
         &self,
         extended: NonNull<ibv_qp_ex>,
         batch: &mut [SendWr<'_, T>],
@@ -168,30 +170,16 @@ impl Handle<'_> {
         poster.start();
         loop {
             let next = if wr.kind == C::INLINE {
-                fill_run(wr, &mut rest, |wr| {
-                    let fits = wr.own.length <= self.capabilities.inline;
-                    if fits {
-                        C::begin(poster, &wr.raw);
-                        poster.inline(&wr.own);
-                    }
-                    fits
-                })
+                self.fill_inline::<C, T>(poster, wr, &mut rest)
             } else if wr.kind == C::ONE {
-                fill_run(wr, &mut rest, |wr| {
-                    C::begin(poster, &wr.raw);
-                    poster.segment(&wr.own);
-                    true
-                })
+                fill_one::<C, T>(poster, wr, &mut rest)
             } else if wr.kind == C::WITH_IMM {
-                fill_run(wr, &mut rest, |wr| {
-                    C::begin_with_imm(poster, &wr.raw);
-                    poster.segment(&wr.own);
-                    true
-                })
-            } else if self.fill(poster, wr) {
-                Ok(rest.next())
+                fill_with_imm::<C, T>(poster, wr, &mut rest)
             } else {
-                Err(wr)
+                match self.fill_others::<D, T>(poster, wr, rest.as_slice()) {
+                    0 => Err(wr),
+                    count => Ok(rest.nth(count - 1)),
+                }
             };
             match next {
                 Ok(Some(next)) => wr = next,
@@ -203,6 +191,64 @@ impl Handle<'_> {
             0 => Ok(()),
             returned => Err(refused_whole(returned)),
         }
+    }
+
+    /// Fills a run of the requests that `C` names, or one other request; returns how many, 0 if the first must not
+    /// be posted.
+    #[inline(never)]
+    fn fill_others<C: Common, T: Transport>(
+        &self,
+        poster: Extended,
+        wr: &SendWr<'_, T>,
+        behind: &[SendWr<'_, T>],
+    ) -> usize {
+        let mut rest = behind.iter();
+        let run = if !C::is_there(poster) {
+            None
+        } else if wr.kind == C::ONE {
+            Some(fill_one::<C, T>(poster, wr, &mut rest))
+        } else if wr.kind == C::WITH_IMM {
+            Some(fill_with_imm::<C, T>(poster, wr, &mut rest))
+        } else if wr.kind == C::INLINE {
+            Some(self.fill_inline::<C, T>(poster, wr, &mut rest))
+        } else {
+            None
+        };
+        match run {
+            None => self.fill(poster, wr).into(),
+            Some(Ok(None)) => behind.len() + 1,
+            Some(Ok(Some(next)) | Err(next)) => {
+                (ptr::from_ref(next).addr() - ptr::from_ref(wr).addr()) / size_of_val(wr)
+            }
+        }
+    }
+
+    /// A run of requests with inline bytes.
+    #[inline(always)]
+    fn fill_inline<'b, 'a, C: Common, T>(
+        &self,
+        poster: Extended,
+        first: &'b SendWr<'a, T>,
+        rest: &mut slice::Iter<'b, SendWr<'a, T>>,
+    ) -> Run<'b, 'a, T> {
+        fill_run(first, rest, |wr| {
+            let fits = wr.own.length <= self.capabilities.inline;
+            if fits {
+                C::begin(poster, &wr.raw);
+                poster.inline(&wr.own);
+            }
+            fits
+        })
+    }
+
+    /// For connected queue pairs that have messages and no writes.
+    #[inline(never)]
+    fn post_messages<T: Transport>(
+        &self,
+        extended: NonNull<ibv_qp_ex>,
+        batch: &mut [SendWr<'_, T>],
+    ) -> Result<(), PostError> {
+        self.post_common::<Messages, Messages, T>(extended, batch)
     }
 
     #[inline(never)]
@@ -299,14 +345,44 @@ impl Handle<'_> {
     }
 }
 
-/// Fills a request and those after it that are of the same kind; returns the first that is not, or as an
-/// error the one that `fill` refused.
+/// What comes after a run of requests: the first that is of another kind, or as an error the one that was refused.
+type Run<'b, 'a, T> = Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>>;
+
+/// A run of requests with one segment.
+#[inline(always)]
+fn fill_one<'b, 'a, C: Common, T>(
+    poster: Extended,
+    first: &'b SendWr<'a, T>,
+    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
+) -> Run<'b, 'a, T> {
+    fill_run(first, rest, |wr| {
+        C::begin(poster, &wr.raw);
+        poster.segment(&wr.own);
+        true
+    })
+}
+
+/// A run of requests with one segment and an immediate.
+#[inline(always)]
+fn fill_with_imm<'b, 'a, C: Common, T>(
+    poster: Extended,
+    first: &'b SendWr<'a, T>,
+    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
+) -> Run<'b, 'a, T> {
+    fill_run(first, rest, |wr| {
+        C::begin_with_imm(poster, &wr.raw);
+        poster.segment(&wr.own);
+        true
+    })
+}
+
+/// Fills a request and those after it that are of the same kind.
 #[inline(always)]
 fn fill_run<'b, 'a, T>(
     first: &'b SendWr<'a, T>,
     rest: &mut slice::Iter<'b, SendWr<'a, T>>,
     fill: impl Fn(&SendWr<'a, T>) -> bool,
-) -> Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>> {
+) -> Run<'b, 'a, T> {
     if !fill(first) {
         return Err(first);
     }

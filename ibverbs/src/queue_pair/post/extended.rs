@@ -44,6 +44,26 @@ impl Extended {
         unsafe { rdma_sys::ibv_wr_abort(self.0) };
     }
 
+    /// Whether the table has the entries for both kinds of write.
+    #[inline(always)]
+    fn has_writes(self) -> bool {
+        // SAFETY: a live extended queue pair, whose table does not change after creation.
+        let plain = unsafe { (*self.0).wr_rdma_write };
+        // SAFETY: as above.
+        let with_immediate = unsafe { (*self.0).wr_rdma_write_imm };
+        plain.is_some() && with_immediate.is_some()
+    }
+
+    /// Whether the table has the entries for both kinds of message.
+    #[inline(always)]
+    fn has_messages(self) -> bool {
+        // SAFETY: as for `has_writes`.
+        let plain = unsafe { (*self.0).wr_send };
+        // SAFETY: as above.
+        let with_immediate = unsafe { (*self.0).wr_send_imm };
+        plain.is_some() && with_immediate.is_some()
+    }
+
     /// Gives a request its number and flags.
     #[inline(always)]
     fn begin(self, wr: &ibv_send_wr) {
@@ -72,16 +92,32 @@ impl Extended {
         unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
     }
 
-    /// Only for a datagram queue pair whose path is `ExtendedInPlace`.
+    /// Only for a connected queue pair whose table has the entry.
+    #[inline(always)]
+    fn send(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        // SAFETY: the table has this entry; between start and complete.
+        unsafe { rdma_sys::ibv_wr_send(self.0) };
+    }
+
+    /// Only for a connected queue pair whose table has the entry.
+    #[inline(always)]
+    fn send_with_imm(self, wr: &ibv_send_wr) {
+        self.begin(wr);
+        // SAFETY: as for `send`.
+        unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
+    }
+
+    /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
     fn send_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
-        // SAFETY: the path says that the table has this entry; between start and complete.
+        // SAFETY: the table has this entry; between start and complete.
         unsafe { rdma_sys::ibv_wr_send(self.0) };
         self.destination(wr);
     }
 
-    /// Only for a datagram queue pair whose path is `ExtendedInPlace`.
+    /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
     fn send_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
@@ -224,9 +260,10 @@ impl Extended {
     }
 }
 
-/// The most common requests of a transport, which are told by one comparison and filled in place.
+/// Common requests of a transport, which are told by one comparison and filled in place.
 ///
-/// Only for a queue pair of that transport whose path is `ExtendedInPlace`.
+/// Only for a queue pair of that transport whose path says that the table has their entries, or for which
+/// [`is_there`](Self::is_there) does.
 pub(super) trait Common {
     /// One piece of inline bytes.
     const INLINE: Kind;
@@ -234,6 +271,9 @@ pub(super) trait Common {
     const ONE: Kind;
     /// One segment, with an immediate.
     const WITH_IMM: Kind;
+
+    /// Whether the table has the entries for these.
+    fn is_there(poster: Extended) -> bool;
 
     /// Begins a request without an immediate.
     fn begin(poster: Extended, wr: &ibv_send_wr);
@@ -251,6 +291,11 @@ impl Common for Writes {
     const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
 
     #[inline(always)]
+    fn is_there(poster: Extended) -> bool {
+        poster.has_writes()
+    }
+
+    #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
         poster.write(wr);
     }
@@ -261,6 +306,30 @@ impl Common for Writes {
     }
 }
 
+/// Messages, which connected transports have.
+pub(super) enum Messages {}
+
+impl Common for Messages {
+    const INLINE: Kind = Kind::SEND_INLINE;
+    const ONE: Kind = Kind::SEND;
+    const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
+
+    #[inline(always)]
+    fn is_there(poster: Extended) -> bool {
+        poster.has_messages()
+    }
+
+    #[inline(always)]
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.send(wr);
+    }
+
+    #[inline(always)]
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.send_with_imm(wr);
+    }
+}
+
 /// Messages to a destination, which datagram transports have.
 pub(super) enum Datagrams {}
 
@@ -268,6 +337,11 @@ impl Common for Datagrams {
     const INLINE: Kind = Kind::SEND_INLINE;
     const ONE: Kind = Kind::SEND;
     const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
+
+    #[inline(always)]
+    fn is_there(poster: Extended) -> bool {
+        poster.has_messages()
+    }
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
@@ -287,6 +361,11 @@ impl Common for DistantWrites {
     const INLINE: Kind = Kind::WRITE_INLINE;
     const ONE: Kind = Kind::WRITE;
     const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
+
+    #[inline(always)]
+    fn is_there(poster: Extended) -> bool {
+        poster.has_writes()
+    }
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
@@ -309,9 +388,14 @@ pub(in crate::queue_pair) enum Path {
     /// The same, and the table has the entries for the most common requests: both kinds of write, for
     /// transports without writes both kinds of message.
     ExtendedInPlace(NonNull<ibv_qp_ex>),
+    /// The same for a connected queue pair without writes: the table has the entries for both kinds of message.
+    MessagesInPlace(NonNull<ibv_qp_ex>),
     /// As `Extended`, but for batches with a list of segments, which this provider miscounts there.
     ExtendedButLists(NonNull<ibv_qp_ex>),
 }
+
+/// Both kinds of message.
+const MESSAGES: Operations = Operations::SEND.union(Operations::SEND_WITH_IMMEDIATE);
 
 impl Path {
     /// The path of a queue pair that was made for `operations`, if its table has them.
@@ -320,9 +404,7 @@ impl Path {
         operations: Operations,
     ) -> Option<Self> {
         let common = match T::ADDRESSING {
-            Addressing::Datagram if !T::OPERATIONS.contains(Operations::WRITE) => {
-                Operations::SEND | Operations::SEND_WITH_IMMEDIATE
-            }
+            Addressing::Datagram if !T::OPERATIONS.contains(Operations::WRITE) => MESSAGES,
             _ => Operations::WRITE | Operations::WRITE_WITH_IMMEDIATE,
         };
         if !has_all::<T>(qp, operations) {
@@ -331,6 +413,8 @@ impl Path {
             Some(Self::ExtendedButLists(qp))
         } else if has_all::<T>(qp, common) {
             Some(Self::ExtendedInPlace(qp))
+        } else if T::ADDRESSING == Addressing::Peer && has_all::<T>(qp, MESSAGES) {
+            Some(Self::MessagesInPlace(qp))
         } else {
             Some(Self::Extended(qp))
         }

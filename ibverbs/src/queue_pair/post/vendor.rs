@@ -24,7 +24,10 @@ impl<T: Transport> QueuePair<'_, T> {
         batch: &mut [SendWr<'_, T>],
         set: impl Fn(usize, *mut ibv_qp_ex),
     ) -> Result<(), PostError> {
-        let (Path::Extended(extended) | Path::ExtendedInPlace(extended)) = self.handle.path else {
+        let (Path::Extended(extended)
+        | Path::ExtendedInPlace(extended)
+        | Path::MessagesInPlace(extended)) = self.handle.path
+        else {
             return Err(PostError::alone(Verb::new("ibv_wr_start").unsupported()));
         };
         if batch.is_empty() {
