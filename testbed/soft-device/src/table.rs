@@ -104,13 +104,41 @@ macro_rules! for_each_symbol {
     };
 }
 
-/// Makes the table out of the list.
-macro_rules! table {
-    ($($module:ident::$name:ident($($parameter:ident: $type:ty),*) -> $result:ty;)*) => {{
+/// The functions of libefa, in the same way. Those that show the queues of the hardware have nothing to show.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! for_each_efa_symbol {
+    ($callback:ident) => {
+        $callback! {
+            efa::efadv_query_device(context: *mut c::ibv_context, attr: *mut c::efadv_device_attr, length: u32) -> c_int;
+            efa::efadv_query_ah(ah: *mut c::ibv_ah, attr: *mut c::efadv_ah_attr, length: u32) -> c_int;
+            efa::efadv_query_mr(mr: *mut c::ibv_mr, attr: *mut c::efadv_mr_attr, length: u32) -> c_int;
+            efa::efadv_get_max_sq_depth(context: *mut c::ibv_context, attr: *mut c::efadv_sq_depth_attr, length: u32) -> c_int;
+            efa::efadv_get_max_rq_depth(context: *mut c::ibv_context, attr: *mut c::efadv_rq_depth_attr, length: u32) -> c_int;
+            efa::efadv_create_qp_ex(context: *mut c::ibv_context, attr: *mut c::ibv_qp_init_attr_ex, efa: *mut c::efadv_qp_init_attr, length: u32) -> *mut c::ibv_qp;
+            efa::efadv_create_driver_qp(pd: *mut c::ibv_pd, attr: *mut c::ibv_qp_init_attr, driver_qp_type: u32) -> *mut c::ibv_qp;
+            pair::efadv_qp_from_ibv_qp_ex(qp: *mut c::ibv_qp_ex) -> *mut c::efadv_qp;
+            completion_queue::efadv_create_cq(context: *mut c::ibv_context, attr: *mut c::ibv_cq_init_attr_ex, efa: *mut c::efadv_cq_init_attr, length: u32) -> *mut c::ibv_cq_ex;
+            completion_queue::efadv_cq_from_ibv_cq_ex(cq: *mut c::ibv_cq_ex) -> *mut c::efadv_cq;
+        }
+    };
+}
+
+/// Makes a table out of a list.
+macro_rules! table_of {
+    ($table:ident $($module:ident::$name:ident($($parameter:ident: $type:ty),*) -> $result:ty;)*) => {{
         // The types in the list are those of the functions, which the drop-in relies on.
         $(const _: unsafe extern "C" fn($($type),*) -> $result = $module::$name;)*
-        c::Verbs { $($name: Some($module::$name),)* ..c::Verbs::EMPTY }
+        c::$table { $($name: Some($module::$name),)* ..c::$table::EMPTY }
     }};
+}
+
+macro_rules! table {
+    ($($list:tt)*) => { table_of! { Verbs $($list)* } };
+}
+
+macro_rules! efa_table {
+    ($($list:tt)*) => { table_of! { Efa $($list)* } };
 }
 
 /// The library whose devices are the soft devices of this process.
@@ -124,28 +152,11 @@ pub fn library() -> &'static c::Library {
         // long as the process runs, and returns the structs of rdma_sys.
         let library = unsafe { c::Library::new("soft-device", verbs) };
         // SAFETY: as above.
-        let library = unsafe { library.with_efa(efa_table()) };
+        let library = unsafe { library.with_efa(for_each_efa_symbol!(efa_table)) };
         // SAFETY: as above.
         unsafe { library.with_connection_manager(connection_manager_table()) }
     });
     &LIBRARY
-}
-
-/// The functions of libefa. Those that show the queues of the hardware have nothing to show.
-fn efa_table() -> c::Efa {
-    c::Efa {
-        efadv_query_device: Some(efa::efadv_query_device),
-        efadv_query_ah: Some(efa::efadv_query_ah),
-        efadv_query_mr: Some(efa::efadv_query_mr),
-        efadv_get_max_sq_depth: Some(efa::efadv_get_max_sq_depth),
-        efadv_get_max_rq_depth: Some(efa::efadv_get_max_rq_depth),
-        efadv_create_qp_ex: Some(efa::efadv_create_qp_ex),
-        efadv_create_driver_qp: Some(efa::efadv_create_driver_qp),
-        efadv_qp_from_ibv_qp_ex: Some(pair::efadv_qp_from_ibv_qp_ex),
-        efadv_create_cq: Some(completion_queue::efadv_create_cq),
-        efadv_cq_from_ibv_cq_ex: Some(completion_queue::efadv_cq_from_ibv_cq_ex),
-        ..c::Efa::EMPTY
-    }
 }
 
 /// The functions of librdmacm.
