@@ -1,20 +1,16 @@
 //! What one SRD write and one receive cost, as a program to count instructions in.
 //!
 //! Two queue pairs of an EFA device, real or in software inside this process. Each round posts `--depth` requests
-//! behind one doorbell and polls for all. With `--raw` it makes the calls that a C program makes, through the bare
-//! bindings; the difference of the two is what this project adds.
+//! behind one doorbell and polls for all; with `--op receive` it posts receives and the messages that fill them.
+//! `benches/c/efa_data_path_cost.c` is the same program in C.
 //!
 //! ```text
 //! cargo build --release --example efa_data_path_cost
-//! valgrind --tool=callgrind efa_data_path_cost [--raw] [--op write|receive] [--rounds N] [--depth N]
+//! efa_data_path_cost [--op write|receive] [--rounds N] [--depth N]
 //! ```
-#![expect(
-    unsafe_code,
-    clippy::print_stderr,
-    reason = "the bare calls, to compare with, and a program that says what went wrong"
-)]
+#![expect(clippy::print_stderr, reason = "a program that says what went wrong")]
 
-use std::{env, hint::black_box, process::ExitCode, ptr};
+use std::{env, process::ExitCode};
 
 use efa::{EndpointInfo, Peer, Srd};
 use example_support::AnyError;
@@ -22,7 +18,6 @@ use ibverbs::{
     Access, Completion, CompletionQueue, Context, DeviceSelector, Devices, LocalPort, MemoryRegion,
     ProtectionDomain, QueueKey, QueuePair, RecvWr, SendWr,
 };
-use rdma_sys as c;
 use soft_device::SoftDevice;
 
 const KEY: QueueKey = QueueKey(1);
@@ -39,7 +34,6 @@ fn main() -> ExitCode {
 }
 
 struct Options {
-    raw: bool,
     receives: bool,
     rounds: u32,
     depth: u32,
@@ -47,12 +41,11 @@ struct Options {
 
 impl Options {
     fn parse() -> Result<Self, AnyError> {
-        let mut options = Self { raw: false, receives: false, rounds: 1000, depth: 16 };
+        let mut options = Self { receives: false, rounds: 1000, depth: 16 };
         let mut arguments = env::args().skip(1);
         while let Some(flag) = arguments.next() {
             let mut value = || arguments.next().ok_or_else(|| format!("{flag} needs a value"));
             match flag.as_str() {
-                "--raw" => options.raw = true,
                 "--op" => options.receives = value()? == "receive",
                 "--rounds" => options.rounds = value()?.parse()?,
                 "--depth" => options.depth = value()?.parse()?,
@@ -87,12 +80,7 @@ fn measure() -> Result<(), AnyError> {
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let memory = domain.register(vec![0_u8; 2 * LENGTH], access)?;
     let test = Test { near: &near, far: &far, sent: &sent, received: &received, to_far, memory };
-    match (options.raw, options.receives) {
-        (false, false) => test.write(&options),
-        (true, false) => test.write_raw(&options),
-        (false, true) => test.receive(&options),
-        (true, true) => test.receive_raw(&options),
-    }
+    if options.receives { test.receive(&options) } else { test.write(&options) }
 }
 
 fn queue(context: &Context, capacity: u32) -> Result<CompletionQueue<'_>, ibverbs::Error> {
@@ -136,132 +124,39 @@ impl Test<'_> {
         Ok(())
     }
 
-    #[inline(never)]
-    fn write_raw(&self, options: &Options) -> Result<(), AnyError> {
-        let remote = self.memory.remote();
-        let (address, rkey) = (remote.address() + LENGTH as u64, remote.key().0);
-        let lkey = self.memory.local_key().0;
-        let peer = self.to_far.endpoint();
-        let (number, key) = (peer.number.get(), peer.queue_key.0);
-        let handle = self.to_far.address_handle().as_raw();
-        let library = self.near.protection_domain().context().library();
-        let view = library.verbs().ibv_qp_to_qp_ex.ok_or("no extended posting")?;
-        // SAFETY: the queue pair is live and was made for extended posting.
-        let qp = unsafe { view(self.near.as_raw()) };
-        let mut slots = [c::ibv_wc::default(); 16];
-        let length = black_box(u32::try_from(LENGTH)?);
-        for _ in 0..options.rounds {
-            // SAFETY: as above.
-            unsafe { c::ibv_wr_start(qp) };
-            for id in 0..options.depth {
-                // SAFETY: between start and complete.
-                unsafe { (*qp).wr_id = id.into() };
-                // SAFETY: as above.
-                unsafe { (*qp).wr_flags = c::IBV_SEND_SIGNALED };
-                // SAFETY: as above.
-                unsafe { c::ibv_wr_rdma_write(qp, rkey, address) };
-                // SAFETY: as above; the handle is live.
-                unsafe { c::ibv_wr_set_ud_addr(qp, handle, number, key) };
-                // SAFETY: as above; the region is live.
-                unsafe { c::ibv_wr_set_sge(qp, lkey, self.memory.address(), length) };
-            }
-            // SAFETY: after a start.
-            if unsafe { c::ibv_wr_complete(qp) } != 0 {
-                return Err("ibv_wr_complete failed".into());
-            }
-            drain_raw(self.sent, &mut slots, options.depth)?;
-        }
-        Ok(())
-    }
-
-    /// Posts receives; the messages that fill them are posted in the same way in both cases.
+    /// Posts receives, and the messages that fill them.
     #[inline(never)]
     fn receive(&self, options: &Options) -> Result<(), AnyError> {
-        let into = self.memory.segment(..LENGTH)?;
-        let mut batch: Vec<_> = (0..options.depth).map(|id| RecvWr::to(id.into(), into)).collect();
+        let (into, from) = (self.memory.segment(..LENGTH)?, self.memory.segment(LENGTH..)?);
+        let mut receives: Vec<_> =
+            (0..options.depth).map(|id| RecvWr::to(id.into(), into)).collect();
+        let message =
+            |id| SendWr::<Srd>::send_with_imm_to(from, self.to_far.destination(), id).id(id.into());
+        let mut messages: Vec<_> = (0..options.depth).map(message).collect();
         let mut slots = Completion::slots::<16>();
         for _ in 0..options.rounds {
-            self.far.post_receive(&mut batch)?;
-            self.fill(options.depth)?;
+            self.far.post_receive(&mut receives)?;
+            self.near.post_send(&mut messages)?;
+            drain(self.sent, &mut slots, options.depth)?;
             drain(self.received, &mut slots, options.depth)?;
         }
         Ok(())
     }
-
-    #[inline(never)]
-    fn receive_raw(&self, options: &Options) -> Result<(), AnyError> {
-        let (addr, lkey) = (self.memory.address(), self.memory.local_key().0);
-        let length = u32::try_from(LENGTH)?;
-        let depth = options.depth as usize;
-        let mut segments = vec![c::ibv_sge { addr, length, lkey }; depth];
-        let mut batch: Vec<_> = (0..depth)
-            .map(|id| c::ibv_recv_wr {
-                wr_id: id as u64,
-                next: ptr::null_mut(),
-                sg_list: &raw mut segments[id],
-                num_sge: 1,
-            })
-            .collect();
-        let mut slots = [c::ibv_wc::default(); 16];
-        for _ in 0..options.rounds {
-            // As C programs do, the list is linked each time.
-            for id in 1..depth {
-                batch[id - 1].next = &raw mut batch[id];
-            }
-            let mut bad = ptr::null_mut();
-            // SAFETY: the queue pair is live, and the list and its segments are.
-            let code =
-                unsafe { c::ibv_post_recv(self.far.as_raw(), &raw mut batch[0], &raw mut bad) };
-            if code != 0 {
-                return Err("ibv_post_recv failed".into());
-            }
-            self.fill(options.depth)?;
-            drain_raw(self.received, &mut slots, options.depth)?;
-        }
-        Ok(())
-    }
-
-    fn fill(&self, depth: u32) -> Result<(), AnyError> {
-        let from = self.memory.segment(LENGTH..)?;
-        for id in 0..depth {
-            let send = SendWr::<Srd>::send_with_imm_to(from, self.to_far.destination(), id);
-            self.near.post_send(&mut [send])?;
-        }
-        drain_raw(self.sent, &mut [c::ibv_wc::default(); 16], depth)
-    }
 }
 
+#[inline(always)]
 fn drain(
     queue: &CompletionQueue<'_>,
-    slots: &mut [Completion],
+    slots: &mut [Completion; 16],
     count: u32,
 ) -> Result<(), AnyError> {
     let mut left = count as usize;
     while left > 0 {
-        for completion in queue.poll(slots)? {
-            black_box(completion.outcome().map_err(efa::Failure::from)?.id());
-            left -= 1;
+        let found = queue.poll(slots)?;
+        for completion in found {
+            completion.outcome().map_err(efa::Failure::from)?;
         }
-    }
-    Ok(())
-}
-
-fn drain_raw(
-    queue: &CompletionQueue<'_>,
-    slots: &mut [c::ibv_wc],
-    count: u32,
-) -> Result<(), AnyError> {
-    let (mut left, room) = (i32::try_from(count)?, i32::try_from(slots.len())?);
-    while left > 0 {
-        // SAFETY: the queue is live, and there is that much room.
-        let found = unsafe { c::ibv_poll_cq(queue.as_raw(), room, slots.as_mut_ptr()) };
-        for completion in &slots[..usize::try_from(found)?] {
-            if completion.status != c::IBV_WC_SUCCESS {
-                return Err("a request failed".into());
-            }
-            black_box(completion.wr_id);
-        }
-        left -= found;
+        left -= found.len();
     }
     Ok(())
 }

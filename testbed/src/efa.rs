@@ -33,6 +33,9 @@ const PAIR_TEST_PREFIX: &str = "kernel_efa_pair_";
 /// Devices of a guest unless another number is asked for.
 const DEFAULT_DEVICES: u8 = 4;
 
+/// What a test program's file says to have it run on the newest rdma-core as well.
+const NEWEST_RDMA_CORE: &str = "--newest-rdma-core";
+
 /// Tells programs in the guest how many EFA devices there are.
 const DEVICES_VARIABLE: &str = "RDMA4RS_EFA_DEVICES";
 
@@ -62,17 +65,18 @@ impl Options {
     /// The devices that a test program needs: none unless its name begins with [`TEST_PREFIX`].
     ///
     /// The file beside it that is named like it, with the extension `efa`, holds the options of its
-    /// device model, in words; `#` begins a comment. A program without such options is run on the newest rdma-core
-    /// too.
+    /// device model, in words; `#` begins a comment. With the word `--newest-rdma-core` there the program is run on
+    /// the newest rdma-core too.
     pub(crate) fn of_test(name: &str, folder: &Path) -> Self {
         if !name.starts_with(TEST_PREFIX) {
             return Self::default();
         }
         let text = read_lossy(&folder.join("tests").join(name).with_extension("efa"));
         let lines = text.lines().filter_map(|line| line.split('#').next());
-        let model_options: Vec<_> =
-            lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
-        let newest_rdma_core = model_options.is_empty();
+        let words = lines.flat_map(str::split_whitespace);
+        let (newest, model_options): (Vec<_>, Vec<_>) =
+            words.map(str::to_owned).partition(|word| word == NEWEST_RDMA_CORE);
+        let newest_rdma_core = !newest.is_empty();
         Self { devices: Some(DEFAULT_DEVICES), model_options, newest_rdma_core }
     }
 
@@ -190,13 +194,13 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("efa-test-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("tests")).unwrap();
         let file = folder.join("tests/kernel_efa_rnr.efa");
-        std::fs::write(file, "--rnr-every 3 # often\n--seed=7\n").unwrap();
+        std::fs::write(file, "--rnr-every 3 # often\n--newest-rdma-core --seed=7\n").unwrap();
         assert_eq!(Options::of_test("kernel_rc", &folder), Options::default());
         let plain = Options::of_test("kernel_efa_srd", &folder);
-        assert_eq!((plain.wanted(), plain.newest_rdma_core), (Some(4), true));
+        assert_eq!((plain.wanted(), plain.newest_rdma_core), (Some(4), false));
         let options = Options::of_test("kernel_efa_rnr", &folder);
         assert_eq!(options.model_options, ["--rnr-every", "3", "--seed=7"]);
-        assert!(!options.newest_rdma_core);
+        assert!(options.newest_rdma_core);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

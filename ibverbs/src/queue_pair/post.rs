@@ -170,11 +170,13 @@ impl Handle<'_> {
         poster.start();
         loop {
             let next = if wr.kind == C::INLINE {
-                self.fill_inline::<C, T>(poster, wr, &mut rest)
+                fill_run(wr, &mut rest, inline::<C, T>(poster, self.capabilities.inline))
             } else if wr.kind == C::ONE {
-                fill_one::<C, T>(poster, wr, &mut rest)
+                fill_run(wr, &mut rest, one::<C, T>(poster))
             } else if wr.kind == C::WITH_IMM {
-                fill_with_imm::<C, T>(poster, wr, &mut rest)
+                fill_run(wr, &mut rest, one_with_imm::<C, T>(poster))
+            } else if rest.len() == 0 {
+                if self.fill_other::<D, T>(poster, wr) { Ok(None) } else { Err(wr) }
             } else {
                 match self.fill_others::<D, T>(poster, wr, rest.as_slice()) {
                     0 => Err(wr),
@@ -193,6 +195,20 @@ impl Handle<'_> {
         }
     }
 
+    /// Fills a request that `C` names, or another; `false` if it must not be posted.
+    #[inline(never)]
+    fn fill_other<C: Common, T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
+        if !C::is_there(poster) {
+            self.fill(poster, wr)
+        } else if wr.kind == C::ONE {
+            one::<C, T>(poster)(wr)
+        } else if wr.kind == C::WITH_IMM {
+            one_with_imm::<C, T>(poster)(wr)
+        } else {
+            self.fill(poster, wr)
+        }
+    }
+
     /// Fills a run of the requests that `C` names, or one other request; returns how many, 0 if the first must not
     /// be posted.
     #[inline(never)]
@@ -203,42 +219,21 @@ impl Handle<'_> {
         behind: &[SendWr<'_, T>],
     ) -> usize {
         let mut rest = behind.iter();
-        let run = if !C::is_there(poster) {
-            None
+        let end = if !C::is_there(poster) {
+            return self.fill(poster, wr).into();
         } else if wr.kind == C::ONE {
-            Some(fill_one::<C, T>(poster, wr, &mut rest))
+            fill_run(wr, &mut rest, one::<C, T>(poster))
         } else if wr.kind == C::WITH_IMM {
-            Some(fill_with_imm::<C, T>(poster, wr, &mut rest))
+            fill_run(wr, &mut rest, one_with_imm::<C, T>(poster))
         } else if wr.kind == C::INLINE {
-            Some(self.fill_inline::<C, T>(poster, wr, &mut rest))
+            fill_run(wr, &mut rest, inline::<C, T>(poster, self.capabilities.inline))
         } else {
-            None
+            return self.fill(poster, wr).into();
         };
-        match run {
-            None => self.fill(poster, wr).into(),
-            Some(Ok(None)) => behind.len() + 1,
-            Some(Ok(Some(next)) | Err(next)) => {
-                (ptr::from_ref(next).addr() - ptr::from_ref(wr).addr()) / size_of_val(wr)
-            }
+        match end {
+            Ok(None) => behind.len() + 1,
+            Ok(Some(next)) | Err(next) => place_behind(wr, next),
         }
-    }
-
-    /// A run of requests with inline bytes.
-    #[inline(always)]
-    fn fill_inline<'b, 'a, C: Common, T>(
-        &self,
-        poster: Extended,
-        first: &'b SendWr<'a, T>,
-        rest: &mut slice::Iter<'b, SendWr<'a, T>>,
-    ) -> Run<'b, 'a, T> {
-        fill_run(first, rest, |wr| {
-            let fits = wr.own.length <= self.capabilities.inline;
-            if fits {
-                C::begin(poster, &wr.raw);
-                poster.inline(&wr.own);
-            }
-            fits
-        })
     }
 
     /// For connected queue pairs that have messages and no writes.
@@ -318,7 +313,7 @@ impl Handle<'_> {
         wr: &SendWr<'_, T>,
     ) -> PostError {
         poster.abort();
-        let index = (ptr::from_ref(wr).addr() - batch.as_ptr().addr()) / size_of_val(wr);
+        let index = batch.first().map_or(0, |first| place_behind(first, wr));
         PostError::before(index, self.refusal(wr))
     }
 
@@ -345,44 +340,47 @@ impl Handle<'_> {
     }
 }
 
-/// What comes after a run of requests: the first that is of another kind, or as an error the one that was refused.
-type Run<'b, 'a, T> = Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>>;
-
-/// A run of requests with one segment.
+/// Fills requests with one segment.
 #[inline(always)]
-fn fill_one<'b, 'a, C: Common, T>(
-    poster: Extended,
-    first: &'b SendWr<'a, T>,
-    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
-) -> Run<'b, 'a, T> {
-    fill_run(first, rest, |wr| {
+fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
+    move |wr| {
         C::begin(poster, &wr.raw);
         poster.segment(&wr.own);
         true
-    })
+    }
 }
 
-/// A run of requests with one segment and an immediate.
+/// Fills requests with one segment and an immediate.
 #[inline(always)]
-fn fill_with_imm<'b, 'a, C: Common, T>(
-    poster: Extended,
-    first: &'b SendWr<'a, T>,
-    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
-) -> Run<'b, 'a, T> {
-    fill_run(first, rest, |wr| {
+fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
+    move |wr| {
         C::begin_with_imm(poster, &wr.raw);
         poster.segment(&wr.own);
         true
-    })
+    }
 }
 
-/// Fills a request and those after it that are of the same kind.
+/// Fills requests with inline bytes, of which there may be `most`.
+#[inline(always)]
+fn inline<C: Common, T>(poster: Extended, most: u32) -> impl Fn(&SendWr<'_, T>) -> bool {
+    move |wr| {
+        let fits = wr.own.length <= most;
+        if fits {
+            C::begin(poster, &wr.raw);
+            poster.inline(&wr.own);
+        }
+        fits
+    }
+}
+
+/// Fills a request and those after it that are of the same kind; returns the first that is not, or as an
+/// error the one that `fill` refused.
 #[inline(always)]
 fn fill_run<'b, 'a, T>(
     first: &'b SendWr<'a, T>,
     rest: &mut slice::Iter<'b, SendWr<'a, T>>,
     fill: impl Fn(&SendWr<'a, T>) -> bool,
-) -> Run<'b, 'a, T> {
+) -> Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>> {
     if !fill(first) {
         return Err(first);
     }
@@ -396,6 +394,12 @@ fn fill_run<'b, 'a, T>(
         }
     }
     Ok(None)
+}
+
+/// How many places a request of a batch is behind another.
+#[inline]
+fn place_behind<T>(first: &SendWr<'_, T>, wr: &SendWr<'_, T>) -> usize {
+    (ptr::from_ref(wr).addr() - ptr::from_ref(first).addr()) / size_of_val(wr)
 }
 
 #[cold]
