@@ -5,6 +5,9 @@
 //! ```text
 //! pip install --no-deps --only-binary=:all: --python-version 3.13 --target target/python efa
 //! ```
+//!
+//! Its own tests, which say what real hardware does, are run too: from its source package, unpacked to
+//! `target/python-tests`, with `numpy pytest pluggy iniconfig packaging pygments` beside it in `target/python`.
 #![cfg(test)]
 
 #[path = "backend/kernel.rs"]
@@ -13,6 +16,8 @@ mod backend;
 mod python;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
+
+use std::process::Command;
 
 use efa::{
     EndpointInfo, Srd,
@@ -27,6 +32,39 @@ const MESSAGE: usize = 4_000;
 /// The bytes that both sides know.
 fn bytes(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|index| u8::try_from((index * 7 + seed) & 0xff).unwrap()).collect()
+}
+
+/// The fewest of its tests that must have run; the rest wants GPUs, or what this rdma-core does not have.
+const FEWEST: usize = 70;
+
+#[test]
+fn what_its_own_tests_say_of_hardware_holds_for_the_model() {
+    if !has_devices(2) {
+        return;
+    }
+    let Some(package) = package("efa").filter(|folder| folder.join("pytest").is_dir()) else {
+        println!("skipped: no pytest in target/python");
+        return;
+    };
+    let tests = package.with_file_name("python-tests").join("tests");
+    if !tests.is_dir() {
+        println!("skipped: no source package in target/python-tests");
+        return;
+    }
+    let output = Command::new("python3")
+        .args(["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider"])
+        .arg(&tests)
+        .env("PYTHONPATH", &package)
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}{errors}");
+    println!("{said}");
+    let counts = said.lines().last().unwrap_or_default();
+    let passed = counts.split(" passed").next().and_then(|count| count.parse().ok());
+    assert!(passed >= Some(FEWEST), "{counts}");
 }
 
 #[test]
