@@ -35,7 +35,7 @@ fn bytes(seed: usize, length: usize) -> Vec<u8> {
 }
 
 /// The fewest of its tests that must have run; the rest wants GPUs, or what this rdma-core does not have.
-const FEWEST: usize = 70;
+const FEWEST: usize = 90;
 
 #[test]
 fn what_its_own_tests_say_of_hardware_holds_for_the_model() {
@@ -51,9 +51,20 @@ fn what_its_own_tests_say_of_hardware_holds_for_the_model() {
         println!("skipped: no source package in target/python-tests");
         return;
     }
-    let output = Command::new("python3")
-        .args(["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider"])
-        .arg(&tests)
+    let mut command = Command::new("python3");
+    command.args(["-m", "pytest", "--quiet", "-rs", "-p", "no:cacheprovider", "-p", "no:warnings"]);
+    let lane = Lane::open(0);
+    if efa::query_completion_queue(&lane.queue).is_err() {
+        // They want functions that this release does not have, and do not clean up after that.
+        println!("without two tests that need a newer rdma-core");
+        for test in ["test_cq.py::test_create_cq_ex", "test_qp.py::test_query_wqs"] {
+            command.args(["--deselect", test]);
+        }
+    }
+    drop(lane);
+    let output = command
+        .arg(".")
+        .current_dir(&tests)
         .env("PYTHONPATH", &package)
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .output()
