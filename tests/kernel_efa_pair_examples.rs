@@ -1,5 +1,4 @@
 //! The EFA examples between two machines: this program runs in both, one rank in each.
-#![expect(clippy::print_stdout, reason = "a test says what it skipped")]
 
 mod common;
 

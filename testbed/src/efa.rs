@@ -36,6 +36,9 @@ const DEFAULT_DEVICES: u8 = 4;
 /// What a test program's file says to have it run on the newest rdma-core as well.
 const NEWEST_RDMA_CORE: &str = "--newest-rdma-core";
 
+/// What it says if the kernel is of no more use afterwards.
+const BREAKS_KERNEL: &str = "--leaves-the-kernel-broken";
+
 /// Tells programs in the guest how many EFA devices there are.
 const DEVICES_VARIABLE: &str = "RDMA4RS_EFA_DEVICES";
 
@@ -59,6 +62,10 @@ pub(crate) struct Options {
     /// Run on the newest rdma-core there is instead of the one of the guest's root; fetched once.
     #[arg(long)]
     newest_rdma_core: bool,
+
+    /// Whether a test leaves a kernel behind that must not be asked anything.
+    #[arg(skip)]
+    pub(crate) breaks_kernel: bool,
 }
 
 impl Options {
@@ -66,18 +73,24 @@ impl Options {
     ///
     /// The file beside it that is named like it, with the extension `efa`, holds the options of its
     /// device model, in words; `#` begins a comment. With the word `--newest-rdma-core` there the program is run on
-    /// the newest rdma-core too.
+    /// the newest rdma-core too, and after one with the word `--leaves-the-kernel-broken` its guest is given up
+    /// and not looked at.
     pub(crate) fn of_test(name: &str, folder: &Path) -> Self {
         if !name.starts_with(TEST_PREFIX) {
             return Self::default();
         }
         let text = read_lossy(&folder.join("tests").join(name).with_extension("efa"));
         let lines = text.lines().filter_map(|line| line.split('#').next());
-        let words = lines.flat_map(str::split_whitespace);
-        let (newest, model_options): (Vec<_>, Vec<_>) =
-            words.map(str::to_owned).partition(|word| word == NEWEST_RDMA_CORE);
-        let newest_rdma_core = !newest.is_empty();
-        Self { devices: Some(DEFAULT_DEVICES), model_options, newest_rdma_core }
+        let mut model_options: Vec<_> =
+            lines.flat_map(str::split_whitespace).map(str::to_owned).collect();
+        let mut take = |word| {
+            let before = model_options.len();
+            model_options.retain(|found| found != word);
+            model_options.len() < before
+        };
+        let newest_rdma_core = take(NEWEST_RDMA_CORE);
+        let breaks_kernel = take(BREAKS_KERNEL);
+        Self { devices: Some(DEFAULT_DEVICES), model_options, newest_rdma_core, breaks_kernel }
     }
 
     /// Whether a test program needs two machines, one for each of two ranks.
@@ -194,13 +207,17 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("efa-test-{}", std::process::id()));
         std::fs::create_dir_all(folder.join("tests")).unwrap();
         let file = folder.join("tests/kernel_efa_rnr.efa");
-        std::fs::write(file, "--rnr-every 3 # often\n--newest-rdma-core --seed=7\n").unwrap();
+        std::fs::write(
+            file,
+            "--rnr-every 3 # often\n--newest-rdma-core --seed=7\n--leaves-the-kernel-broken",
+        )
+        .unwrap();
         assert_eq!(Options::of_test("kernel_rc", &folder), Options::default());
         let plain = Options::of_test("kernel_efa_srd", &folder);
         assert_eq!((plain.wanted(), plain.newest_rdma_core), (Some(4), false));
         let options = Options::of_test("kernel_efa_rnr", &folder);
         assert_eq!(options.model_options, ["--rnr-every", "3", "--seed=7"]);
-        assert!(options.newest_rdma_core);
+        assert!(options.newest_rdma_core && options.breaks_kernel);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -141,7 +141,7 @@ pub(crate) struct Both {
     /// The far queue pair, as the near side knows it.
     pub(crate) to_far: Peer<'static>,
     /// The near queue pair, as the far side knows it: RDMA needs it.
-    _to_near: Peer<'static>,
+    pub(crate) _to_near: Peer<'static>,
 }
 
 impl Both {

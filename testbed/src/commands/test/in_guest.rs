@@ -133,7 +133,7 @@ fn run_program(
             }
         }
     }
-    if lost {
+    if lost || watched.needs.efa.breaks_kernel {
         return None;
     }
     match watched.look() {
