@@ -9,6 +9,8 @@ mod dma_buf;
 mod extras;
 #[path = "scenarios/failures.rs"]
 mod failures;
+#[path = "scenarios/hardware.rs"]
+mod hardware;
 mod support;
 #[path = "scenarios/transfers.rs"]
 mod transfers;

@@ -7,6 +7,8 @@ mod backend;
 mod extras;
 #[path = "scenarios/failures.rs"]
 mod failures;
+#[path = "scenarios/hardware.rs"]
+mod hardware;
 #[expect(dead_code, reason = "the process has no dma-buf of its own")]
 mod support;
 #[path = "scenarios/transfers.rs"]

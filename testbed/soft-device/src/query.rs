@@ -35,6 +35,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
     }))
 }
 
+/// What EFA devices have there.
+const VENDOR_OF_EFA: u32 = 0x1d0f;
+
 fn device_attr(device: &Description) -> c::ibv_device_attr {
     let limits = &device.limits;
     let count = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
@@ -44,7 +47,7 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
         sys_image_guid: guid,
         max_mr_size: limits.max_mr_size,
         page_size_cap: 0xffff_f000,
-        vendor_id: 0x02_0000,
+        vendor_id: if device.efa.is_some() { VENDOR_OF_EFA } else { 0x02_0000 },
         vendor_part_id: 1,
         hw_ver: 1,
         max_qp: count(limits.max_qp),
