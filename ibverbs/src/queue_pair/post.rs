@@ -3,21 +3,25 @@
 //! Nothing here allocates, takes a lock of ours, or runs the caller's code while the provider's lock is held: a batch
 //! is plain data, and starting, filling and completing it is one call. An empty batch is no call at all.
 
+mod common;
 mod error;
 mod extended;
 mod vendor;
 
-use std::{ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull, slice};
+use std::{ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull};
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
 pub use self::error::PostError;
 pub(super) use self::extended::Path;
-pub(crate) use self::{error::refused, extended::atomic_operands};
 use self::{
+    common::{
+        Common, Datagrams, DistantWrites, Messages, Writes, fill_run, inline, one, one_with_imm,
+    },
     error::refused_whole,
-    extended::{Common, Datagrams, DistantWrites, Extended, Messages, Writes, extended_only},
+    extended::{Extended, extended_only},
 };
+pub(crate) use self::{error::refused, extended::atomic_operands};
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
 use crate::{
     Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb, work_request::Shape,
@@ -338,62 +342,6 @@ impl Handle<'_> {
             },
         }
     }
-}
-
-/// Fills requests with one segment.
-#[inline(always)]
-fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
-    move |wr| {
-        C::begin(poster, &wr.raw);
-        poster.segment(&wr.own);
-        true
-    }
-}
-
-/// Fills requests with one segment and an immediate.
-#[inline(always)]
-fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
-    move |wr| {
-        C::begin_with_imm(poster, &wr.raw);
-        poster.segment(&wr.own);
-        true
-    }
-}
-
-/// Fills requests with inline bytes, of which there may be `most`.
-#[inline(always)]
-fn inline<C: Common, T>(poster: Extended, most: u32) -> impl Fn(&SendWr<'_, T>) -> bool {
-    move |wr| {
-        let fits = wr.own.length <= most;
-        if fits {
-            C::begin(poster, &wr.raw);
-            poster.inline(&wr.own);
-        }
-        fits
-    }
-}
-
-/// Fills a request and those after it that are of the same kind; returns the first that is not, or as an
-/// error the one that `fill` refused.
-#[inline(always)]
-fn fill_run<'b, 'a, T>(
-    first: &'b SendWr<'a, T>,
-    rest: &mut slice::Iter<'b, SendWr<'a, T>>,
-    fill: impl Fn(&SendWr<'a, T>) -> bool,
-) -> Result<Option<&'b SendWr<'a, T>>, &'b SendWr<'a, T>> {
-    if !fill(first) {
-        return Err(first);
-    }
-    let kind = first.kind;
-    for wr in rest {
-        if wr.kind != kind {
-            return Ok(Some(wr));
-        }
-        if !fill(wr) {
-            return Err(wr);
-        }
-    }
-    Ok(None)
 }
 
 /// How many places a request of a batch is behind another.

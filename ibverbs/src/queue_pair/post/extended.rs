@@ -8,7 +8,7 @@ use std::{
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
-use crate::{Addressing, Operations, SendWr, Transport, work_request::Kind};
+use crate::{Addressing, Operations, SendWr, Transport};
 
 /// The provider's function for an operation; returns `false` from the caller if there is none.
 macro_rules! entry {
@@ -46,7 +46,7 @@ impl Extended {
 
     /// Whether the table has the entries for both kinds of write.
     #[inline(always)]
-    fn has_writes(self) -> bool {
+    pub(super) fn has_writes(self) -> bool {
         // SAFETY: a live extended queue pair, whose table does not change after creation.
         let plain = unsafe { (*self.0).wr_rdma_write };
         // SAFETY: as above.
@@ -56,7 +56,7 @@ impl Extended {
 
     /// Whether the table has the entries for both kinds of message.
     #[inline(always)]
-    fn has_messages(self) -> bool {
+    pub(super) fn has_messages(self) -> bool {
         // SAFETY: as for `has_writes`.
         let plain = unsafe { (*self.0).wr_send };
         // SAFETY: as above.
@@ -76,7 +76,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    fn write(self, wr: &ibv_send_wr) {
+    pub(super) fn write(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let to = rdma(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
@@ -85,7 +85,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
     #[inline(always)]
-    fn write_with_imm(self, wr: &ibv_send_wr) {
+    pub(super) fn write_with_imm(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let (to, immediate) = (rdma(wr), immediate(wr));
         // SAFETY: as for `write`.
@@ -94,7 +94,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose table has the entry.
     #[inline(always)]
-    fn send(self, wr: &ibv_send_wr) {
+    pub(super) fn send(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
         unsafe { rdma_sys::ibv_wr_send(self.0) };
@@ -102,7 +102,7 @@ impl Extended {
 
     /// Only for a connected queue pair whose table has the entry.
     #[inline(always)]
-    fn send_with_imm(self, wr: &ibv_send_wr) {
+    pub(super) fn send_with_imm(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send`.
         unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
@@ -110,7 +110,7 @@ impl Extended {
 
     /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
-    fn send_to(self, wr: &ibv_send_wr) {
+    pub(super) fn send_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
         unsafe { rdma_sys::ibv_wr_send(self.0) };
@@ -119,7 +119,7 @@ impl Extended {
 
     /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
-    fn send_with_imm_to(self, wr: &ibv_send_wr) {
+    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send_to`.
         unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
@@ -128,7 +128,7 @@ impl Extended {
 
     /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
     #[inline(always)]
-    fn write_to(self, wr: &ibv_send_wr) {
+    pub(super) fn write_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let to = behind_datagram(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
@@ -138,7 +138,7 @@ impl Extended {
 
     /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
     #[inline(always)]
-    fn write_with_imm_to(self, wr: &ibv_send_wr) {
+    pub(super) fn write_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let (to, immediate) = (behind_datagram(wr), immediate(wr));
         // SAFETY: as for `write_to`.
@@ -257,124 +257,6 @@ impl Extended {
         let address = ptr::with_exposed_provenance_mut(usize::try_from(bytes.addr).unwrap_or(0));
         // SAFETY: as for `segment`; the request borrows its bytes, which are copied in this call.
         unsafe { rdma_sys::ibv_wr_set_inline_data(self.0, address, bytes.length as usize) };
-    }
-}
-
-/// Common requests of a transport, which are told by one comparison and filled in place.
-///
-/// Only for a queue pair of that transport whose path says that the table has their entries, or for which
-/// [`is_there`](Self::is_there) does.
-pub(super) trait Common {
-    /// One piece of inline bytes.
-    const INLINE: Kind;
-    /// One segment.
-    const ONE: Kind;
-    /// One segment, with an immediate.
-    const WITH_IMM: Kind;
-
-    /// Whether the table has the entries for these.
-    fn is_there(poster: Extended) -> bool;
-
-    /// Begins a request without an immediate.
-    fn begin(poster: Extended, wr: &ibv_send_wr);
-
-    /// Begins a request with an immediate.
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr);
-}
-
-/// Writes, which connected transports have.
-pub(super) enum Writes {}
-
-impl Common for Writes {
-    const INLINE: Kind = Kind::WRITE_INLINE;
-    const ONE: Kind = Kind::WRITE;
-    const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_writes()
-    }
-
-    #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.write(wr);
-    }
-
-    #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.write_with_imm(wr);
-    }
-}
-
-/// Messages, which connected transports have.
-pub(super) enum Messages {}
-
-impl Common for Messages {
-    const INLINE: Kind = Kind::SEND_INLINE;
-    const ONE: Kind = Kind::SEND;
-    const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_messages()
-    }
-
-    #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.send(wr);
-    }
-
-    #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.send_with_imm(wr);
-    }
-}
-
-/// Messages to a destination, which datagram transports have.
-pub(super) enum Datagrams {}
-
-impl Common for Datagrams {
-    const INLINE: Kind = Kind::SEND_INLINE;
-    const ONE: Kind = Kind::SEND;
-    const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_messages()
-    }
-
-    #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.send_to(wr);
-    }
-
-    #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.send_with_imm_to(wr);
-    }
-}
-
-/// Writes to memory behind a destination, which datagram transports of vendors have.
-pub(super) enum DistantWrites {}
-
-impl Common for DistantWrites {
-    const INLINE: Kind = Kind::WRITE_INLINE;
-    const ONE: Kind = Kind::WRITE;
-    const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_writes()
-    }
-
-    #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.write_to(wr);
-    }
-
-    #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.write_with_imm_to(wr);
     }
 }
 

@@ -77,6 +77,21 @@ fn a_c_program_finds_the_device_and_its_bytes_arrive() {
 }
 
 #[test]
+fn a_c_program_finds_an_efa_device_if_it_asks_for_one() {
+    let folder = library_folder("efa");
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../..");
+    let Some(program) = compile(&root.join("benches/c/efa_data_path_cost.c"), &folder) else {
+        return;
+    };
+    for operation in ["write", "receive"] {
+        let mut command = Command::new(&program);
+        command.args(["--op", operation, "--rounds", "10"]);
+        command.env("LD_LIBRARY_PATH", &folder).env("SOFT_DEVICE_KIND", "efa");
+        assert_success(&command.output().unwrap());
+    }
+}
+
+#[test]
 fn the_benchmark_programs_of_other_bindings_run_unchanged() {
     let Some(programs) = env::var_os("RDMA_PEER_PROGRAMS") else {
         println!(
