@@ -19,7 +19,7 @@ use self::{
         Common, Datagrams, DistantWrites, Messages, Writes, fill_run, inline, one, one_with_imm,
     },
     error::refused_whole,
-    extended::{Extended, extended_only},
+    extended::{Extended, context_of_address, extended_only},
 };
 pub(crate) use self::{error::refused, extended::atomic_operands};
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
@@ -36,13 +36,15 @@ impl<T: Transport> QueuePair<'_, T> {
     /// # Errors
     ///
     /// [`PostError`] with the first bad request. A request that cannot be right (too many segments or inline bytes
-    /// for this queue pair, more bytes than the remote part has) is refused before any is posted. `ENOMEM` means that
+    /// for this queue pair, more bytes than the remote part has, an address handle of another context) is refused before
+    /// any is posted. `ENOMEM` means that
     /// the queue is full: poll completions first. See `ibv_post_send(3)`, `ibv_wr_post(3)`.
     #[doc(alias = "ibv_post_send")]
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline(always)]
     pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+        self.handle.check_addresses(batch)?;
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
                 self.handle.post_common::<Writes, Messages, T>(extended, batch)
@@ -113,6 +115,22 @@ pub(crate) fn link_receives(
 }
 
 impl Handle<'_> {
+    /// Refuses address handles of other contexts: the provider would take another one's struct for its own.
+    #[inline(always)]
+    fn check_addresses<T: Transport>(&self, batch: &[SendWr<'_, T>]) -> Result<(), PostError> {
+        if T::ADDRESSING != Addressing::Datagram {
+            return Ok(());
+        }
+        let context = self.domain.context().as_raw();
+        let is_foreign = |wr: &SendWr<'_, T>| {
+            wr.shape != Shape::Refused && context_of_address(&wr.raw) != context
+        };
+        match batch.iter().position(is_foreign) {
+            None => Ok(()),
+            Some(index) => Err(PostError::before(index, FOREIGN_ADDRESS)),
+        }
+    }
+
     #[inline(never)]
     fn post_classic<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
         let mut next: *mut ibv_send_wr = ptr::null_mut();
@@ -349,6 +367,11 @@ impl Handle<'_> {
 fn place_behind<T>(first: &SendWr<'_, T>, wr: &SendWr<'_, T>) -> usize {
     (ptr::from_ref(wr).addr() - ptr::from_ref(first).addr()) / size_of_val(wr)
 }
+
+const FOREIGN_ADDRESS: Error = Error::Invalid {
+    what: "an address handle and the queue pair are of different contexts",
+    remedy: "make both from one `Context`",
+};
 
 #[cold]
 fn wrong_segments(asked: c_int, segments: &RangeInclusive<u32>) -> Error {

@@ -6,7 +6,7 @@ use std::{
     ptr::{self, NonNull},
 };
 
-use rdma_sys::{ibv_qp_ex, ibv_send_wr};
+use rdma_sys::{ibv_context, ibv_qp_ex, ibv_send_wr};
 
 use crate::{Addressing, Operations, SendWr, Transport};
 
@@ -386,6 +386,13 @@ fn atomic(wr: &ibv_send_wr) -> rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2
 fn datagram(wr: &ibv_send_wr) -> rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_3 {
     // SAFETY: the struct is zeroed before it is filled, and requests of datagram transports have this member set.
     unsafe { wr.wr.ud }
+}
+
+/// The context that the address of a request of a datagram transport was made on.
+#[inline]
+pub(super) fn context_of_address(wr: &ibv_send_wr) -> *mut ibv_context {
+    // SAFETY: the request borrows its address handle, which is live; the field is constant.
+    unsafe { (*datagram(wr).ah).context }
 }
 
 /// The memory that a request of a datagram transport names, which is kept where a bind would be.

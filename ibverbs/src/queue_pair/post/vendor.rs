@@ -30,6 +30,7 @@ impl<T: Transport> QueuePair<'_, T> {
         else {
             return Err(PostError::alone(Verb::new("ibv_wr_start").unsupported()));
         };
+        self.handle.check_addresses(batch)?;
         if batch.is_empty() {
             return Ok(());
         }

@@ -1,8 +1,10 @@
 //! Datagrams: addresses, routing headers, queue keys.
 
+use std::sync::Arc;
+
 use ibverbs::{
     Access, Address, AddressHandle, DatagramOptions, Destination, Inline, Operation, Posting,
-    QueueKey, RecvWr, SendWr, Ud,
+    ProtectionDomain, QueueKey, RecvWr, SendWr, Ud,
 };
 
 use super::{A_WHILE, End, Host, PATIENCE, pattern, within};
@@ -49,6 +51,21 @@ fn a_datagram_arrives_behind_its_routing_header() {
         assert_eq!(header.source(), host.port.gid.gid, "{header:?}");
         assert_eq!(header.destination(), host.port.gid.gid);
         assert_eq!(b.bytes(40, 100), payload);
+    });
+}
+
+#[test]
+fn an_address_handle_of_another_context_is_refused() {
+    run(|host, posting| {
+        let a = host.datagrams(posting);
+        let other = Arc::new(host.context.device().open().unwrap());
+        let domain = Arc::new(ProtectionDomain::allocate(&other).unwrap());
+        let foreign = AddressHandle::create(&domain, &host.to_itself()).unwrap();
+        let own = host.handle();
+        let datagram = |to| SendWr::send_to(Inline(b"lost"), to, a.pair.number(), KEY);
+        let refused = a.pair.post_send(&mut [datagram(&own), datagram(&foreign)]).unwrap_err();
+        assert_eq!((refused.posted(), refused.refused()), (0, Some(1)), "{refused}");
+        assert!(refused.error().to_string().contains("different contexts"), "{refused}");
     });
 }
 

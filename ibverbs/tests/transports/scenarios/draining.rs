@@ -74,7 +74,7 @@ fn one_completion_queue_for_both_directions_is_enough() {
 #[test]
 fn queue_pairs_whose_receives_must_have_memory_are_drained_too() {
     run(|host, posting| {
-        let queue = host.queue();
+        let queue = host.queue(64);
         let builder = QueuePair::<Rc, Reset>::builder(&host.domain, &queue, &queue);
         let pair = builder.posting(posting).max_receive_segments(2).min_receive_segments(2);
         let pair = pair.create().unwrap();
