@@ -28,8 +28,8 @@ use std::{fmt, marker::PhantomData, ptr::NonNull};
 
 use self::state::{PostsReceives, QueuePairState, ReadyToSend, Reset};
 use crate::{
-    CompletionQueue, Error, PacketSequence, Parent, ProtectionDomain, QueuePairNumber, Result,
-    SharedReceiveQueue, Transport, error::verb,
+    CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, QueuePairNumber,
+    Result, SharedReceiveQueue, Transport, error::verb,
 };
 
 /// A pair of a send queue and a receive queue, of transport `T`, in state `S`.
@@ -50,6 +50,8 @@ pub(crate) struct Handle<'a> {
     raw: NonNull<rdma_sys::ibv_qp>,
     /// How requests reach the provider; its pointers are `raw` seen as an extended queue pair.
     path: post::Path,
+    /// What it was made for. With the extended path it has the entries of all of them, and nothing else is posted.
+    operations: Operations,
     /// What the device gave, at least what was asked for.
     capabilities: Capabilities,
     /// The number of the first packet that it sends.

@@ -140,11 +140,19 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     }
 
     /// The operations it is used for; the [common ones](Operations::COMMON) that the transport has if not set. Fewer can let
-    /// a provider choose a faster path, or have the extended one at all. With classic posting all that the
-    /// device has can be used anyway.
+    /// a provider fit more requests into the queue, or have the extended path at all. Sends and writes come in
+    /// pairs: naming either kind, with or without an immediate, names both.
+    ///
+    /// With extended posting other operations are refused. With classic posting all that the device has can be used
+    /// anyway.
     #[doc(alias = "send_ops_flags")]
     pub fn operations(mut self, operations: Operations) -> Self {
-        self.operations = operations & T::OPERATIONS;
+        let pairs = [
+            Operations::SEND | Operations::SEND_WITH_IMMEDIATE,
+            Operations::WRITE | Operations::WRITE_WITH_IMMEDIATE,
+        ];
+        let named = pairs.into_iter().filter(|pair| operations.intersects(*pair));
+        self.operations = named.fold(operations, Operations::union) & T::OPERATIONS;
         self
     }
 
@@ -299,6 +307,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Handle {
             raw,
             path: Path::Classic,
+            operations: self.operations,
             capabilities: Capabilities {
                 least_receive_segments: self.least_receive_segments,
                 ..Capabilities::from_raw(given)

@@ -95,8 +95,13 @@ impl<T: Receiving> QueuePair<'_, T> {
             Addressing::Datagram => Some(self.own_address()?),
             Addressing::Peer | Addressing::SharedQueue => None,
         };
-        let operations =
-            [rdma_sys::IBV_WR_SEND, rdma_sys::IBV_WR_RDMA_WRITE, rdma_sys::IBV_WR_RDMA_READ];
+        let operations = [
+            rdma_sys::IBV_WR_SEND,
+            rdma_sys::IBV_WR_RDMA_WRITE,
+            rdma_sys::IBV_WR_RDMA_READ,
+            rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD,
+            rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP,
+        ];
         let mut refused = None;
         for operation in operations {
             let mut wr = SendWr::<T>::new(operation, Gather::List(&[]));

@@ -220,7 +220,7 @@ impl Handle<'_> {
     /// Fills a request that `C` names, or another; `false` if it must not be posted.
     #[inline(never)]
     fn fill_other<C: Common, T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
-        if !C::is_there(poster) {
+        if !self.operations.contains(C::OPERATIONS) {
             self.fill(poster, wr)
         } else if wr.kind == C::ONE {
             one::<C, T>(poster)(wr)
@@ -241,7 +241,7 @@ impl Handle<'_> {
         behind: &[SendWr<'_, T>],
     ) -> usize {
         let mut rest = behind.iter();
-        let end = if !C::is_there(poster) {
+        let end = if !self.operations.contains(C::OPERATIONS) {
             return self.fill(poster, wr).into();
         } else if wr.kind == C::ONE {
             fill_run(wr, &mut rest, one::<C, T>(poster))
@@ -309,17 +309,20 @@ impl Handle<'_> {
     #[inline(never)]
     fn fill<T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
         match wr.shape {
-            Shape::One if poster.operation(wr) => poster.segment(&wr.own),
-            Shape::Inline if wr.own.length <= self.capabilities.inline && poster.operation(wr) => {
+            Shape::One if poster.operation(wr, self.operations) => poster.segment(&wr.own),
+            Shape::Inline
+                if wr.own.length <= self.capabilities.inline
+                    && poster.operation(wr, self.operations) =>
+            {
                 poster.inline(&wr.own);
             }
             Shape::List
                 if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments
-                    && poster.operation(wr) =>
+                    && poster.operation(wr, self.operations) =>
             {
                 poster.list(&wr.raw);
             }
-            Shape::Nothing => return poster.operation(wr),
+            Shape::Nothing => return poster.operation(wr, self.operations),
             _ => return false,
         }
         true

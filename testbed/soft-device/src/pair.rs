@@ -98,7 +98,8 @@ pub(crate) struct PairHandle {
     ex: c::ibv_qp_ex,
     number: u32,
     device: u32,
-    extended: bool,
+    /// What an extended pair was made for, `IBV_QP_EX_WITH_*`; `None` for a classic one.
+    operations: Option<u64>,
     lock: OwnerLock,
     building: Building,
     efa: c::efadv_qp,

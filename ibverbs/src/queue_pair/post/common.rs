@@ -4,13 +4,13 @@ use std::slice;
 
 use rdma_sys::ibv_send_wr;
 
-use super::Extended;
-use crate::{SendWr, work_request::Kind};
+use super::extended::{Extended, MESSAGES, WRITES};
+use crate::{Operations, SendWr, work_request::Kind};
 
 /// Common requests of a transport, which are told by one comparison and filled in place.
 ///
-/// Only for a queue pair of that transport whose path says that the table has their entries, or for which
-/// [`is_there`](Self::is_there) does.
+/// Only for a queue pair of that transport that was made for [`OPERATIONS`](Self::OPERATIONS), so that its table has
+/// their entries.
 pub(super) trait Common {
     /// One piece of inline bytes.
     const INLINE: Kind;
@@ -18,9 +18,8 @@ pub(super) trait Common {
     const ONE: Kind;
     /// One segment, with an immediate.
     const WITH_IMM: Kind;
-
-    /// Whether the table has the entries for these.
-    fn is_there(poster: Extended) -> bool;
+    /// What a queue pair has to be made for.
+    const OPERATIONS: Operations;
 
     /// Begins a request without an immediate.
     fn begin(poster: Extended, wr: &ibv_send_wr);
@@ -36,11 +35,7 @@ impl Common for Writes {
     const INLINE: Kind = Kind::WRITE_INLINE;
     const ONE: Kind = Kind::WRITE;
     const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_writes()
-    }
+    const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
@@ -60,11 +55,7 @@ impl Common for Messages {
     const INLINE: Kind = Kind::SEND_INLINE;
     const ONE: Kind = Kind::SEND;
     const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_messages()
-    }
+    const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
@@ -84,11 +75,7 @@ impl Common for Datagrams {
     const INLINE: Kind = Kind::SEND_INLINE;
     const ONE: Kind = Kind::SEND;
     const WITH_IMM: Kind = Kind::SEND_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_messages()
-    }
+    const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {
@@ -108,11 +95,7 @@ impl Common for DistantWrites {
     const INLINE: Kind = Kind::WRITE_INLINE;
     const ONE: Kind = Kind::WRITE;
     const WITH_IMM: Kind = Kind::WRITE_WITH_IMM;
-
-    #[inline(always)]
-    fn is_there(poster: Extended) -> bool {
-        poster.has_writes()
-    }
+    const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
     fn begin(poster: Extended, wr: &ibv_send_wr) {

@@ -10,17 +10,6 @@ use rdma_sys::{ibv_context, ibv_qp_ex, ibv_send_wr};
 
 use crate::{Addressing, Operations, SendWr, Transport};
 
-/// The provider's function for an operation; returns `false` from the caller if there is none.
-macro_rules! entry {
-    ($qp:ident.$operation:ident) => {
-        // SAFETY: the queue pair is live; this copies an entry of its table.
-        match unsafe { (*$qp).$operation } {
-            Some(function) => function,
-            None => return false,
-        }
-    };
-}
-
 /// The `ibv_wr_*` functions of a queue pair, each called with its lock held.
 #[derive(Clone, Copy)]
 pub(super) struct Extended(pub(super) *mut ibv_qp_ex);
@@ -42,26 +31,6 @@ impl Extended {
     pub(super) fn abort(self) {
         // SAFETY: as for `start`, which came before.
         unsafe { rdma_sys::ibv_wr_abort(self.0) };
-    }
-
-    /// Whether the table has the entries for both kinds of write.
-    #[inline(always)]
-    pub(super) fn has_writes(self) -> bool {
-        // SAFETY: a live extended queue pair, whose table does not change after creation.
-        let plain = unsafe { (*self.0).wr_rdma_write };
-        // SAFETY: as above.
-        let with_immediate = unsafe { (*self.0).wr_rdma_write_imm };
-        plain.is_some() && with_immediate.is_some()
-    }
-
-    /// Whether the table has the entries for both kinds of message.
-    #[inline(always)]
-    pub(super) fn has_messages(self) -> bool {
-        // SAFETY: as for `has_writes`.
-        let plain = unsafe { (*self.0).wr_send };
-        // SAFETY: as above.
-        let with_immediate = unsafe { (*self.0).wr_send_imm };
-        plain.is_some() && with_immediate.is_some()
     }
 
     /// Gives a request its number and flags.
@@ -155,75 +124,89 @@ impl Extended {
         unsafe { rdma_sys::ibv_wr_set_ud_addr(self.0, to.ah, to.remote_qpn, to.remote_qkey) };
     }
 
-    /// Begins a request of any operation; `false` if the provider does not have it.
-    pub(super) fn operation<T: Transport>(self, wr: &SendWr<'_, T>) -> bool {
+    /// Begins a request of any operation; `false` if it is none of `operations`, those that the queue pair was made
+    /// for: providers size its send queue by them, even where they have others.
+    pub(super) fn operation<T: Transport>(
+        self,
+        wr: &SendWr<'_, T>,
+        operations: Operations,
+    ) -> bool {
         let (own, wr) = (&wr.own, &wr.raw);
         let qp = self.0;
         let to = if T::ADDRESSING == Addressing::Datagram { behind_datagram(wr) } else { rdma(wr) };
         self.begin(wr);
         match wr.opcode {
-            rdma_sys::IBV_WR_RDMA_WRITE => {
-                let write = entry!(qp.wr_rdma_write);
-                // SAFETY: the provider's function for this operation, between start and complete.
-                unsafe { write(qp, to.rkey, to.remote_addr) };
+            rdma_sys::IBV_WR_RDMA_WRITE if operations.contains(Operations::WRITE) => {
+                // SAFETY: made for this operation, so that `has_all` saw its entry; between start and complete.
+                unsafe { rdma_sys::ibv_wr_rdma_write(qp, to.rkey, to.remote_addr) };
             }
-            rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM => {
-                let write = entry!(qp.wr_rdma_write_imm);
+            rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM
+                if operations.contains(Operations::WRITE_WITH_IMMEDIATE) =>
+            {
+                let (key, address) = (to.rkey, to.remote_addr);
                 // SAFETY: as above.
-                unsafe { write(qp, to.rkey, to.remote_addr, immediate(wr)) };
+                unsafe { rdma_sys::ibv_wr_rdma_write_imm(qp, key, address, immediate(wr)) };
             }
-            rdma_sys::IBV_WR_SEND => {
-                let send = entry!(qp.wr_send);
+            rdma_sys::IBV_WR_SEND if operations.contains(Operations::SEND) => {
                 // SAFETY: as above.
-                unsafe { send(qp) };
+                unsafe { rdma_sys::ibv_wr_send(qp) };
             }
-            rdma_sys::IBV_WR_SEND_WITH_IMM => {
-                let send = entry!(qp.wr_send_imm);
+            rdma_sys::IBV_WR_SEND_WITH_IMM
+                if operations.contains(Operations::SEND_WITH_IMMEDIATE) =>
+            {
                 // SAFETY: as above.
-                unsafe { send(qp, immediate(wr)) };
+                unsafe { rdma_sys::ibv_wr_send_imm(qp, immediate(wr)) };
             }
-            rdma_sys::IBV_WR_SEND_WITH_INV => {
-                let send = entry!(qp.wr_send_inv);
+            rdma_sys::IBV_WR_SEND_WITH_INV
+                if operations.contains(Operations::SEND_WITH_INVALIDATE) =>
+            {
                 // SAFETY: as above.
-                unsafe { send(qp, invalidated(wr)) };
+                unsafe { rdma_sys::ibv_wr_send_inv(qp, invalidated(wr)) };
             }
-            rdma_sys::IBV_WR_RDMA_READ => {
-                let read = entry!(qp.wr_rdma_read);
+            rdma_sys::IBV_WR_RDMA_READ if operations.contains(Operations::READ) => {
                 // SAFETY: as above.
-                unsafe { read(qp, to.rkey, to.remote_addr) };
+                unsafe { rdma_sys::ibv_wr_rdma_read(qp, to.rkey, to.remote_addr) };
             }
-            rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP => {
-                let (swap, word) = (entry!(qp.wr_atomic_cmp_swp), atomic(wr));
+            rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP
+                if operations.contains(Operations::COMPARE_AND_SWAP) =>
+            {
+                let word = atomic(wr);
+                let (key, address) = (word.rkey, word.remote_addr);
+                let (compare, swap) = (word.compare_add, word.swap);
                 // SAFETY: as above.
-                unsafe { swap(qp, word.rkey, word.remote_addr, word.compare_add, word.swap) };
+                unsafe { rdma_sys::ibv_wr_atomic_cmp_swp(qp, key, address, compare, swap) };
             }
-            rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD => {
-                let (add, word) = (entry!(qp.wr_atomic_fetch_add), atomic(wr));
+            rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD
+                if operations.contains(Operations::FETCH_AND_ADD) =>
+            {
+                let word = atomic(wr);
+                let (key, address, add) = (word.rkey, word.remote_addr, word.compare_add);
                 // SAFETY: as above.
-                unsafe { add(qp, word.rkey, word.remote_addr, word.compare_add) };
+                unsafe { rdma_sys::ibv_wr_atomic_fetch_add(qp, key, address, add) };
             }
-            rdma_sys::IBV_WR_LOCAL_INV => {
-                let invalidate = entry!(qp.wr_local_inv);
+            rdma_sys::IBV_WR_LOCAL_INV if operations.contains(Operations::LOCAL_INVALIDATE) => {
                 // SAFETY: as above.
-                unsafe { invalidate(qp, invalidated(wr)) };
+                unsafe { rdma_sys::ibv_wr_local_inv(qp, invalidated(wr)) };
             }
-            rdma_sys::IBV_WR_BIND_MW => {
-                let (bind, window) = (entry!(qp.wr_bind_mw), window(wr));
+            rdma_sys::IBV_WR_BIND_MW if operations.contains(Operations::BIND_WINDOW) => {
+                let window = window(wr);
+                let (object, key, info) = (window.mw, window.rkey, &raw const window.bind_info);
                 // SAFETY: as above; whoever posts a bind holds the window and the region.
-                unsafe { bind(qp, window.mw, window.rkey, &raw const window.bind_info) };
+                unsafe { rdma_sys::ibv_wr_bind_mw(qp, object, key, info) };
             }
-            rdma_sys::IBV_WR_FLUSH => {
-                let flush = entry!(qp.wr_flush);
+            rdma_sys::IBV_WR_FLUSH if operations.contains(Operations::FLUSH) => {
+                let (key, address) = (to.rkey, to.remote_addr);
                 let length = usize::try_from(own.addr).unwrap_or(usize::MAX);
                 let [placement, ..] = own.length.to_le_bytes();
                 let [scope, ..] = own.lkey.to_le_bytes();
                 // SAFETY: as above.
-                unsafe { flush(qp, to.rkey, to.remote_addr, length, placement, scope) };
+                unsafe { rdma_sys::ibv_wr_flush(qp, key, address, length, placement, scope) };
             }
-            rdma_sys::IBV_WR_ATOMIC_WRITE => {
-                let (write, value) = (entry!(qp.wr_atomic_write), &raw const own.addr);
+            rdma_sys::IBV_WR_ATOMIC_WRITE if operations.contains(Operations::ATOMIC_WRITE) => {
+                let (key, address) = (to.rkey, to.remote_addr);
+                let value = (&raw const own.addr).cast();
                 // SAFETY: as above; the eight bytes of the value are copied in this call.
-                unsafe { write(qp, to.rkey, to.remote_addr, value.cast()) };
+                unsafe { rdma_sys::ibv_wr_atomic_write(qp, key, address, value) };
             }
             _ => return false,
         }
@@ -231,9 +214,8 @@ impl Extended {
             Addressing::Peer => {}
             Addressing::Datagram => self.destination(wr),
             Addressing::SharedQueue => {
-                let set = entry!(qp.wr_set_xrc_srqn);
-                // SAFETY: as above.
-                unsafe { set(qp, shared_queue(wr)) };
+                // SAFETY: every queue pair of such a transport has this entry; a request was begun.
+                unsafe { rdma_sys::ibv_wr_set_xrc_srqn(qp, shared_queue(wr)) };
             }
         }
         true
@@ -267,17 +249,20 @@ pub(in crate::queue_pair) enum Path {
     Classic,
     /// Through `ibv_wr_*`, whose table has the entries that every request of the transport needs.
     Extended(NonNull<ibv_qp_ex>),
-    /// The same, and the table has the entries for the most common requests: both kinds of write, for
-    /// transports without writes both kinds of message.
+    /// The same for a queue pair that was made for the most common requests: both kinds of write, for transports
+    /// without writes both kinds of message.
     ExtendedInPlace(NonNull<ibv_qp_ex>),
-    /// The same for a connected queue pair without writes: the table has the entries for both kinds of message.
+    /// The same for a connected queue pair that was made for both kinds of message, and not for writes.
     MessagesInPlace(NonNull<ibv_qp_ex>),
     /// As `Extended`, but for batches with a list of segments, which this provider miscounts there.
     ExtendedButLists(NonNull<ibv_qp_ex>),
 }
 
 /// Both kinds of message.
-const MESSAGES: Operations = Operations::SEND.union(Operations::SEND_WITH_IMMEDIATE);
+pub(super) const MESSAGES: Operations = Operations::SEND.union(Operations::SEND_WITH_IMMEDIATE);
+
+/// Both kinds of write.
+pub(super) const WRITES: Operations = Operations::WRITE.union(Operations::WRITE_WITH_IMMEDIATE);
 
 impl Path {
     /// The path of a queue pair that was made for `operations`, if its table has them.
@@ -287,15 +272,15 @@ impl Path {
     ) -> Option<Self> {
         let common = match T::ADDRESSING {
             Addressing::Datagram if !T::OPERATIONS.contains(Operations::WRITE) => MESSAGES,
-            _ => Operations::WRITE | Operations::WRITE_WITH_IMMEDIATE,
+            _ => WRITES,
         };
         if !has_all::<T>(qp, operations) {
             None
         } else if miscounts_lists(qp) {
             Some(Self::ExtendedButLists(qp))
-        } else if has_all::<T>(qp, common) {
+        } else if operations.contains(common) {
             Some(Self::ExtendedInPlace(qp))
-        } else if T::ADDRESSING == Addressing::Peer && has_all::<T>(qp, MESSAGES) {
+        } else if T::ADDRESSING == Addressing::Peer && operations.contains(MESSAGES) {
             Some(Self::MessagesInPlace(qp))
         } else {
             Some(Self::Extended(qp))

@@ -371,15 +371,15 @@ fn handle(creation: &Creation, init: &c::ibv_qp_init_attr, number: u32) -> usize
     };
     let nothing = c::ibv_qp_cap::default();
     let mut room = &nothing;
-    if let Some(operations) = creation.operations {
-        fill(&mut ex, init.qp_type, operations);
+    if creation.operations.is_some() {
+        fill(&mut ex, init.qp_type);
         room = &init.cap;
     }
     let handle = PairHandle {
         ex,
         number,
         device: creation.context.device,
-        extended: creation.operations.is_some(),
+        operations: creation.operations,
         lock: OwnerLock::default(),
         building: Building::new(room),
         efa: c::efadv_qp {

@@ -134,9 +134,22 @@ pub(super) fn supported(kind: c::ibv_qp_type) -> u64 {
     operations.into()
 }
 
-/// Fills the operations that were asked for; the others stay null, as in every provider.
-pub(super) fn fill(ex: &mut c::ibv_qp_ex, kind: c::ibv_qp_type, operations: u64) {
-    let asked = |flag: u32| operations & u64::from(flag) != 0;
+/// The flag, `IBV_QP_EX_WITH_*`, of an operation that has a function here.
+fn operation(opcode: c::ibv_wr_opcode) -> u64 {
+    let flag = match opcode {
+        c::IBV_WR_FLUSH => c::IBV_QP_EX_WITH_FLUSH,
+        c::IBV_WR_ATOMIC_WRITE => c::IBV_QP_EX_WITH_ATOMIC_WRITE,
+        // The others have the same order in both.
+        _ => 1 << opcode,
+    };
+    flag.into()
+}
+
+/// Fills all operations that such a pair can have, as the providers of some cards do. Those that were not asked for have
+/// no room in its queue there, so that using one is a violation.
+pub(super) fn fill(ex: &mut c::ibv_qp_ex, kind: c::ibv_qp_type) {
+    let operations = supported(kind);
+    let has = |flag: u32| operations & u64::from(flag) != 0;
     ex.wr_start = Some(wr_start);
     ex.wr_complete = Some(wr_complete);
     ex.wr_abort = Some(wr_abort);
@@ -147,20 +160,19 @@ pub(super) fn fill(ex: &mut c::ibv_qp_ex, kind: c::ibv_qp_type, operations: u64)
     let datagram = kind == c::IBV_QPT_UD || kind == c::IBV_QPT_DRIVER;
     ex.wr_set_ud_addr = datagram.then_some(wr_set_ud_addr);
     ex.wr_set_xrc_srqn = (kind == c::IBV_QPT_XRC_SEND).then_some(wr_set_xrc_srqn);
-    ex.wr_send = asked(c::IBV_QP_EX_WITH_SEND).then_some(wr_send);
-    ex.wr_send_imm = asked(c::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
-    ex.wr_send_inv = asked(c::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv);
-    ex.wr_rdma_write = asked(c::IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write);
-    ex.wr_rdma_write_imm =
-        asked(c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
-    ex.wr_rdma_read = asked(c::IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
-    ex.wr_atomic_cmp_swp = asked(c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
+    ex.wr_send = has(c::IBV_QP_EX_WITH_SEND).then_some(wr_send);
+    ex.wr_send_imm = has(c::IBV_QP_EX_WITH_SEND_WITH_IMM).then_some(wr_send_imm);
+    ex.wr_send_inv = has(c::IBV_QP_EX_WITH_SEND_WITH_INV).then_some(wr_send_inv);
+    ex.wr_rdma_write = has(c::IBV_QP_EX_WITH_RDMA_WRITE).then_some(wr_rdma_write);
+    ex.wr_rdma_write_imm = has(c::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM).then_some(wr_rdma_write_imm);
+    ex.wr_rdma_read = has(c::IBV_QP_EX_WITH_RDMA_READ).then_some(wr_rdma_read);
+    ex.wr_atomic_cmp_swp = has(c::IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP).then_some(wr_atomic_cmp_swp);
     ex.wr_atomic_fetch_add =
-        asked(c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
-    ex.wr_atomic_write = asked(c::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write);
-    ex.wr_flush = asked(c::IBV_QP_EX_WITH_FLUSH).then_some(wr_flush);
-    ex.wr_local_inv = asked(c::IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
-    ex.wr_bind_mw = asked(c::IBV_QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
+        has(c::IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD).then_some(wr_atomic_fetch_add);
+    ex.wr_atomic_write = has(c::IBV_QP_EX_WITH_ATOMIC_WRITE).then_some(wr_atomic_write);
+    ex.wr_flush = has(c::IBV_QP_EX_WITH_FLUSH).then_some(wr_flush);
+    ex.wr_local_inv = has(c::IBV_QP_EX_WITH_LOCAL_INV).then_some(wr_local_inv);
+    ex.wr_bind_mw = has(c::IBV_QP_EX_WITH_BIND_MW).then_some(wr_bind_mw);
 }
 
 /// Runs `act` on the batch of a pair, if this thread has begun one.
@@ -187,6 +199,13 @@ unsafe fn building(qp: *mut c::ibv_qp_ex, act: impl FnOnce(&mut Building)) {
 ///
 /// As for [`building`].
 unsafe fn add(qp: *mut c::ibv_qp_ex, request: Request) {
+    // SAFETY: the pair is live, and no call changes this field.
+    let asked = unsafe { (*qp.cast::<PairHandle>()).operations }.unwrap_or(0);
+    if asked & operation(request.opcode) == 0 {
+        // SAFETY: the pair is live.
+        let device = unsafe { PairRef::of(qp.cast()) }.device;
+        fabric().violation(device, "an operation that the queue pair was not made for".into());
+    }
     // SAFETY: the pair is live, and the caller is the one who writes this field.
     let wr_id = unsafe { (*qp).wr_id };
     // SAFETY: the pair is live, and the caller is the one who writes this field.
@@ -446,5 +465,9 @@ pub(crate) unsafe extern "C" fn efadv_qp_from_ibv_qp_ex(qp: *mut c::ibv_qp_ex) -
 /// See `ibv_create_qp_ex(3)`: null for a pair that was made without operations.
 pub(crate) unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut c::ibv_qp) -> *mut c::ibv_qp_ex {
     // SAFETY: the caller gives a live pair, and no call changes this field.
-    if unsafe { (*qp.cast::<PairHandle>()).extended } { qp.cast() } else { ptr::null_mut() }
+    if unsafe { (*qp.cast::<PairHandle>()).operations }.is_some() {
+        qp.cast()
+    } else {
+        ptr::null_mut()
+    }
 }
