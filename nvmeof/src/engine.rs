@@ -125,6 +125,11 @@ impl Engine {
         !self.free.is_empty()
     }
 
+    /// Whether every request that was submitted has ended, and its result was taken.
+    pub(crate) fn is_unused(&self) -> bool {
+        self.free.len() == self.slots.len()
+    }
+
     /// Requests that were submitted and have not ended.
     pub(crate) fn pending(&self) -> usize {
         self.slots.len() - self.free.len() - self.finished.len()

@@ -62,8 +62,9 @@ impl Pool {
     pub(crate) fn take(&self) -> Option<(usize, Engine)> {
         self.queues.iter().enumerate().find_map(|(index, queue)| {
             let mut state = queue.lock();
-            let is_idle = state.engine.as_ref().is_some_and(|engine| engine.pending() == 0);
-            (is_idle && !state.is_waited_for)
+            // A request that ended is its thread's until that has come for the result.
+            let is_unused = state.engine.as_ref().is_some_and(Engine::is_unused);
+            (is_unused && !state.is_waited_for)
                 .then(|| state.engine.take())
                 .flatten()
                 .map(|engine| (index, engine))
@@ -201,4 +202,50 @@ fn thread_number() -> usize {
             new
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::{
+        Host, Options, association,
+        fake::{FakeTarget, subsystem},
+        request::{Kind, tests::operation},
+        session::Identity,
+    };
+
+    #[test]
+    fn a_queue_with_a_result_that_its_thread_did_not_take_is_not_given_away() {
+        let target = FakeTarget::new(16);
+        let identity = Identity {
+            host: Host::random().unwrap(),
+            subsystem: subsystem(),
+            secret: None,
+            controller_secret: None,
+        };
+        let options = Options::new().io_queues(1);
+        let transport = target.transport();
+        let first = association::establish(&*transport, &identity, &options).unwrap();
+        let shared = Arc::new(Shared::new(transport, identity, options, first));
+        let pool = Pool::new(&shared);
+        let flush = operation(Kind::Flush, 0);
+        let slot = {
+            let mut state = pool.queues[0].lock();
+            let engine = state.engine.as_mut().unwrap();
+            let slot = engine.submit(flush, None, None).unwrap();
+            // As when another thread polls for the one that waits.
+            let started = Instant::now();
+            while !engine.has_finished() {
+                engine.poll();
+                assert!(started.elapsed() < Duration::from_secs(20));
+            }
+            assert_eq!(engine.pending(), 0);
+            slot
+        };
+        assert!(pool.take().is_none());
+        pool.queues[0].lock().engine.as_mut().unwrap().take(slot).unwrap().unwrap();
+        assert!(pool.take().is_some());
+    }
 }

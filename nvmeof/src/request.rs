@@ -327,7 +327,7 @@ const fn widen(value: u32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
@@ -345,7 +345,7 @@ mod tests {
         }
     }
 
-    fn operation(kind: Kind, blocks: u64) -> Operation {
+    pub(crate) fn operation(kind: Kind, blocks: u64) -> Operation {
         Operation {
             kind,
             namespace: 1,
