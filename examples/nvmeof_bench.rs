@@ -1,7 +1,8 @@
 //! Measures a namespace over RDMA, somewhat like fio does: operations a second, throughput, and the
 //! latencies that were seen.
 //!
-//! Each queue has a thread of its own, which keeps `--iodepth` requests in flight and polls.
+//! Each queue has a thread of its own, which keeps `--iodepth` requests in flight and polls; with
+//! `--interrupts` it sleeps once it has polled for a while.
 //! Writing destroys what the namespace holds.
 //!
 //! ```text
@@ -57,6 +58,9 @@ struct Arguments {
     /// Wait for interrupts instead of polling
     #[arg(long)]
     interrupts: bool,
+    /// Microseconds to poll before waiting for an interrupt
+    #[arg(long)]
+    spin: Option<u64>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -90,7 +94,11 @@ fn main() -> ExitCode {
 
 fn bench(arguments: &Arguments) -> Result<(), Box<dyn Error>> {
     // One entry of a queue stays free.
-    let controller = arguments.target.connect(arguments.queues, arguments.iodepth + 1)?;
+    let mut target = arguments.target.target(arguments.queues, arguments.iodepth + 1)?;
+    if let Some(spin) = arguments.spin {
+        target.options = target.options.spin(Duration::from_micros(spin));
+    }
+    let controller = target.connect()?;
     let namespace = controller.namespace(arguments.namespace)?;
     let granted = controller.queues();
     println!(
@@ -133,6 +141,8 @@ struct Worker<'b> {
     buffers: Vec<Buffer>,
     random: u64,
     next_block: u64,
+    /// Whether polling would keep the only processor from what it waits for.
+    yields: bool,
 }
 
 /// A buffer, and when its request was submitted.
@@ -178,6 +188,7 @@ impl<'b> Worker<'b> {
             buffers,
             random: 0x9e37_79b9_7f4a_7c15 ^ (number as u64 + 1),
             next_block: 0,
+            yields: thread::available_parallelism().is_ok_and(|processors| processors.get() == 1),
         })
     }
 
@@ -199,7 +210,12 @@ impl<'b> Worker<'b> {
                 self.queue.poll()
             };
             now = Instant::now();
-            let Some(finished) = finished else { continue };
+            let Some(finished) = finished else {
+                if self.yields {
+                    thread::yield_now();
+                }
+                continue;
+            };
             finished.result?;
             let Some(Timed { buffer, submitted, is_read }) = finished.buffer else { continue };
             if submitted >= counting && now < end {

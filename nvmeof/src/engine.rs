@@ -223,6 +223,11 @@ impl Engine {
         self.tick_length().min(Duration::from_millis(20))
     }
 
+    /// How long to poll before it pays to wait.
+    pub(crate) fn spin(&self) -> Duration {
+        self.shared.options.spin
+    }
+
     /// Waits until a response may have come or the association changed, or this time has passed.
     pub(crate) fn wait(&mut self, at_most: Duration) {
         let at_most = at_most.min(self.patience());

@@ -1,8 +1,9 @@
 //! An I/O queue with one owner, who polls.
 
 use std::{
-    fmt, hint,
+    fmt,
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -15,9 +16,6 @@ use crate::{
     request::{Kind, Operation},
     wire::nvm::{BlockFlags, Range},
 };
-
-/// How long [`IoQueue::wait`] polls before it sleeps: about what going to sleep and waking up costs.
-const SPIN: Duration = Duration::from_micros(20);
 
 /// An I/O queue of a controller that belongs to one owner.
 ///
@@ -244,25 +242,30 @@ impl<B: Memory> IoQueue<B> {
         Some(Finished { ticket, result, buffer })
     }
 
-    /// As [`poll`](Self::poll), and waits up to `at_most` for a request to end. Returns at once
-    /// when nothing is pending.
+    /// As [`poll`](Self::poll), and waits up to `at_most` for a request to end: polling for a while
+    /// ([`Options::spin`](crate::Options::spin)), then asleep, which costs three system calls.
+    /// Returns at once when nothing is pending.
     pub fn wait(&mut self, at_most: Duration) -> Option<Finished<B>> {
+        // Looking at the clock can cost a system call, which what has come already saves.
+        if let Some(finished) = self.poll() {
+            return Some(finished);
+        }
         let started = Instant::now();
         loop {
-            if let Some(finished) = self.poll() {
-                return Some(finished);
-            }
             let elapsed = started.elapsed();
             let left = at_most.checked_sub(elapsed)?;
             let engine = self.engine.as_mut()?;
             if engine.pending() == 0 {
                 return None;
             }
-            if elapsed < SPIN {
-                hint::spin_loop();
-                continue;
+            if elapsed < engine.spin() {
+                thread::yield_now();
+            } else {
+                engine.wait(left);
             }
-            engine.wait(left);
+            if let Some(finished) = self.poll() {
+                return Some(finished);
+            }
         }
     }
 }

@@ -21,6 +21,7 @@ pub struct Options {
     pub(crate) retry_writes: bool,
     pub(crate) in_capsule_data: bool,
     pub(crate) max_transfer: u32,
+    pub(crate) spin: Duration,
     pub(crate) service_type: Option<u8>,
     pub(crate) secret: Option<Secret>,
     pub(crate) controller_secret: Option<Secret>,
@@ -77,6 +78,7 @@ impl Default for Options {
             retry_writes: false,
             in_capsule_data: true,
             max_transfer: 1 << 20,
+            spin: Duration::from_micros(20),
             service_type: None,
             secret: None,
             controller_secret: None,
@@ -179,6 +181,16 @@ impl Options {
     /// Longer requests become several commands in flight at once.
     pub fn max_transfer(mut self, bytes: u32) -> Self {
         self.max_transfer = bytes;
+        self
+    }
+
+    /// How long whoever waits polls before it sleeps; 20 microseconds by default, about what going to
+    /// sleep and waking up costs. Between two polls it yields the processor, so that a machine where
+    /// others have to run for the answer to come does not lose the time. Zero sleeps at once.
+    ///
+    /// `AsyncQueue` does not: its runtime has other tasks.
+    pub fn spin(mut self, time: Duration) -> Self {
+        self.spin = time;
         self
     }
 

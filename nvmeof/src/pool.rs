@@ -11,12 +11,10 @@ use std::{
         atomic::{AtomicUsize, Ordering},
     },
     thread,
+    time::Instant,
 };
 
 use crate::{Buffer, Error, Memory, Result, engine::Engine, request::Operation, shared::Shared};
-
-/// Polls before a thread waits: an answer from a fast target is there before an interrupt is.
-const SPINS: u32 = 64;
 
 /// All I/O queues of one controller.
 #[derive(Debug)]
@@ -89,8 +87,7 @@ impl Pool {
         let start = thread_number() % self.queues.len().max(1);
         let order = self.queues.iter().cycle().skip(start).take(self.queues.len());
         for queue in order {
-            let state = queue.lock();
-            if state.engine.is_some() {
+            if let Some(state) = queue.wait_for_room() {
                 return queue.run(state, operation, memory, own);
             }
         }
@@ -108,6 +105,16 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Waits until a request can be submitted; nothing if the queue has an owner by then.
+    fn wait_for_room(&self) -> Option<MutexGuard<'_, State>> {
+        let since = Instant::now();
+        let mut state = self.lock();
+        while !state.engine.as_ref()?.has_room() {
+            state = self.make_progress(state, since);
+        }
+        Some(state)
+    }
+
     fn run<'queue>(
         &'queue self,
         mut state: MutexGuard<'queue, State>,
@@ -115,31 +122,27 @@ impl Queue {
         memory: Option<&dyn Memory>,
         own: Option<Buffer>,
     ) -> Result<()> {
-        let taken = || Error::Closed;
+        // An engine with a request on it is not given away, so it is here.
+        let gone = || Error::Closed;
+        let slot = state.engine.as_mut().ok_or_else(gone)?.submit(operation, memory, own)?;
+        let since = Instant::now();
         loop {
-            let engine = state.engine.as_mut().ok_or_else(taken)?;
-            if engine.has_room() {
-                break;
-            }
-            state = self.make_progress(state);
-        }
-        let slot = state.engine.as_mut().ok_or_else(taken)?.submit(operation, memory, own)?;
-        loop {
-            // An engine with a request on it is not given away, so it is here.
-            let engine = state.engine.as_mut().ok_or_else(taken)?;
+            let engine = state.engine.as_mut().ok_or_else(gone)?;
             if let Some(result) = engine.take(slot) {
                 drop(state);
                 self.arrived.notify_all();
                 return result;
             }
-            state = self.make_progress(state);
+            state = self.make_progress(state, since);
         }
     }
 
-    /// Polls, and waits if there is nothing. Returns when a request may have ended.
+    /// Polls, and waits if there is nothing and the time to spin, counted from `since`, is over.
+    /// Returns when a request may have ended.
     fn make_progress<'queue>(
         &'queue self,
         mut state: MutexGuard<'queue, State>,
+        since: Instant,
     ) -> MutexGuard<'queue, State> {
         let is_waited_for = state.is_waited_for;
         let Some(engine) = state.engine.as_mut() else { return state };
@@ -150,12 +153,14 @@ impl Queue {
             thread::yield_now();
             return self.lock();
         }
-        for _ in 0..SPINS {
-            engine.poll();
-            if engine.has_finished() {
-                return state;
-            }
-            std::hint::spin_loop();
+        engine.poll();
+        if engine.has_finished() {
+            return state;
+        }
+        if since.elapsed() < engine.spin() {
+            drop(state);
+            thread::yield_now();
+            return self.lock();
         }
         let patience = engine.patience();
         if is_waited_for {
@@ -206,7 +211,7 @@ fn thread_number() -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use super::*;
     use crate::{

@@ -1,6 +1,11 @@
 //! Moving blocks.
 
-use std::{collections::HashMap, thread, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use super::{connect, options};
 use crate::{
@@ -276,5 +281,39 @@ fn many_threads_share_few_queues() {
                 }
             });
         }
+    });
+}
+
+#[test]
+fn blocking_calls_go_elsewhere_when_their_queue_is_taken_meanwhile() {
+    let target = FakeTarget::new(4096);
+    // Sixteen places in each queue, and more threads than that.
+    let controller = connect(&target, options().io_queues(2).queue_entries(2)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let readers: Vec<_> = (0..24)
+            .map(|_| {
+                scope.spawn(|| {
+                    let buffer = controller.allocate(512).unwrap();
+                    for block in 0..100 {
+                        match namespace.read(block, &buffer) {
+                            // Each queue had an owner when it was looked at.
+                            Ok(()) | Err(Error::Unsupported { .. }) => {}
+                            Err(other) => panic!("{other}"),
+                        }
+                    }
+                })
+            })
+            .collect();
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                drop(controller.take_queue::<Buffer>());
+                thread::yield_now();
+            }
+        });
+        let read: Vec<_> = readers.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        is_over.store(true, Ordering::Relaxed);
+        assert!(read.iter().all(Result::is_ok));
     });
 }
