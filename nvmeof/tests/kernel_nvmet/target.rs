@@ -131,8 +131,14 @@ impl Nvmet {
         target
     }
 
+    /// Lets namespaces carry protection information, if the RDMA device can; before they are added.
+    pub(crate) fn protect(&self) {
+        write(&self.subsystem().join("attr_pi_enable"), "1");
+        write(&self.port_path().join("param_pi_enable"), "1");
+    }
+
     /// Adds a namespace on a block device or a file.
-    fn add_namespace(&mut self, id: u32, device: &Path) {
+    pub(crate) fn add_namespace(&mut self, id: u32, device: &Path) {
         let path = self.subsystem().join("namespaces").join(id.to_string());
         fs::create_dir_all(&path).unwrap();
         write(&path.join("device_path"), device.to_str().unwrap());
@@ -265,7 +271,8 @@ impl Drop for Nvmet {
     }
 }
 
-fn write(path: &Path, value: &str) {
+/// Writes to a file of the kernel.
+pub(crate) fn write(path: &Path, value: &str) {
     fs::write(path, value).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
 }
 
