@@ -21,7 +21,7 @@ use crate::{
     association::Limits,
     queue::CommandTable,
     request::{Operation, Part, Progress},
-    shared::{Connected, Liveness, Shared},
+    shared::{Connected, Liveness, Shared, Taken},
     sync_queue::check,
     transport::{Channel, Response, Waiter},
 };
@@ -397,7 +397,7 @@ impl Engine {
             let age = self.tick - tag.tick;
             if age > LATE && !tag.is_aborted {
                 tag.is_aborted = true;
-                self.shared.ask_abort(self.number, id);
+                self.shared.ask_abort(self.association, self.number, id);
             }
             is_given_up |= age > GIVEN_UP;
         }
@@ -434,10 +434,14 @@ impl Engine {
             Liveness::Live(live) if live == self.association => {}
             Liveness::Live(live) => {
                 self.detach();
-                self.association = live;
                 match self.shared.take_channel(self.index, live) {
-                    Some(connected) => self.attach(connected),
-                    None => self.fail_all(missing_queue),
+                    Taken::Channel(connected) => self.attach(live, connected),
+                    Taken::Missing => {
+                        self.association = live;
+                        self.fail_all(missing_queue);
+                    }
+                    // What comes instead is seen the next time.
+                    Taken::Outdated => {}
                 }
             }
             Liveness::Waiting => self.detach(),
@@ -449,7 +453,9 @@ impl Engine {
         }
     }
 
-    fn attach(&mut self, Connected { channel, limits, stale }: Connected) {
+    fn attach(&mut self, association: u64, connected: Connected) {
+        let Connected { channel, limits, stale } = connected;
+        self.association = association;
         self.channel = Some(channel);
         if limits.queue_entries != self.limits.queue_entries {
             self.table = CommandTable::new(limits.queue_entries.saturating_sub(1));

@@ -38,7 +38,7 @@ use crate::{
         identify_namespace::{
             IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
         },
-        nvm::{self, BlockCommand, Range},
+        nvm::{self, BlockCommand, BlockFlags, Range},
         property::{Configuration, Property, Version},
     },
 };
@@ -88,6 +88,8 @@ pub(crate) struct Target {
     pub(crate) aborts: bool,
     /// Commands seen: opcode and, for I/O commands, blocks. Connects and the like are not kept.
     pub(crate) seen: Vec<(Opcode, u32)>,
+    /// Commands seen that ask for non-volatile media.
+    pub(crate) forced: usize,
     /// Bytes of I/O data that came inside capsules.
     pub(crate) in_capsule_bytes: usize,
     pub(crate) keep_alives: usize,
@@ -119,6 +121,7 @@ impl FakeTarget {
             is_away: false,
             aborts: true,
             seen: Vec::new(),
+            forced: 0,
             in_capsule_bytes: 0,
             keep_alives: 0,
             most_in_flight: 0,
@@ -239,8 +242,9 @@ impl Target {
     fn io(&mut self, link: &Link, command: &Command, data: &[u8]) {
         let id = command.command_id();
         let misbehaviour = self.misbehaviours.pop_front();
-        let blocks = BlockCommand::from_command(command).blocks;
-        self.seen.push((command.opcode(), blocks));
+        let block = BlockCommand::from_command(command);
+        self.seen.push((command.opcode(), block.blocks));
+        self.forced += usize::from(block.flags.contains(BlockFlags::FORCE_UNIT_ACCESS));
         match misbehaviour {
             Some(Misbehaviour::CutBefore) => return link.cut(),
             Some(Misbehaviour::Silence) => return link.state.lock().unwrap().silent.push(id),
@@ -277,6 +281,10 @@ impl Target {
             return Err(Status::INVALID_NAMESPACE.do_not_retry());
         }
         let block = BlockCommand::from_command(command);
+        let is_about_blocks = ![Opcode::FLUSH, Opcode::DATASET_MANAGEMENT].contains(&block.opcode);
+        if is_about_blocks {
+            self.check_protection(&block)?;
+        }
         let block_bytes =
             usize::try_from(self.namespace.format().unwrap().block_bytes().unwrap()).unwrap();
         let first = usize::try_from(block.first_block).unwrap() * block_bytes;
@@ -323,6 +331,21 @@ impl Target {
             }
             _ => Err(Status::new(StatusType::GENERIC, 0x01).do_not_retry()),
         }
+    }
+
+    /// What the controller finds when it makes or checks protection information of some blocks.
+    fn check_protection(&self, block: &BlockCommand) -> std::result::Result<(), Status> {
+        let protection = self.namespace.protection;
+        let action = block.flags.contains(BlockFlags::PROTECTION_ACTION);
+        let tagged = block.flags.contains(BlockFlags::CHECK_REFERENCE_TAG);
+        let counts = matches!(protection, ProtectionType::TYPE_1 | ProtectionType::TYPE_2);
+        let expected = if counts { block.first_block & 0xffff_ffff } else { 0 };
+        let is_right = action == (protection != ProtectionType::NONE)
+            && tagged == counts
+            && u64::from(block.reference_tag) == expected;
+        // End-to-end Reference Tag Check Error.
+        let error = Status::new(StatusType::MEDIA, 0x84).do_not_retry();
+        is_right.then_some(()).ok_or(error)
     }
 
     /// The data of a command that sends some.

@@ -72,6 +72,16 @@ pub(crate) struct Connected {
     pub(crate) stale: Vec<u32>,
 }
 
+/// What came of asking for the channel of a queue.
+#[derive(Debug)]
+pub(crate) enum Taken {
+    Channel(Connected),
+    /// The association has fewer queues.
+    Missing,
+    /// The association is not live any more.
+    Outdated,
+}
+
 /// Whether there is an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Liveness {
@@ -182,15 +192,17 @@ impl Shared {
         self.state().is_closed
     }
 
-    /// Takes the channel of a queue, counted from 0, if it is there and of this association.
-    pub(crate) fn take_channel(&self, queue: usize, association: u64) -> Option<Connected> {
+    /// Takes the channel of a queue, counted from 0, if this association is the one that is live.
+    pub(crate) fn take_channel(&self, queue: usize, association: u64) -> Taken {
         let mut state = self.state();
-        let (limits, stale) = (state.limits, state.stale.clone());
-        if state.latest != association {
-            return None;
+        if state.is_closed || self.liveness() != Liveness::Live(association) {
+            return Taken::Outdated;
         }
-        let channel = state.channels.get_mut(queue)?.take()?;
-        Some(Connected { channel, limits, stale })
+        let (limits, stale) = (state.limits, state.stale.clone());
+        match state.channels.get_mut(queue).and_then(Option::take) {
+            Some(channel) => Taken::Channel(Connected { channel, limits, stale }),
+            None => Taken::Missing,
+        }
     }
 
     /// Numbers what was opened.
@@ -226,10 +238,14 @@ impl Shared {
         Arc::clone(&self.state().cause)
     }
 
-    /// Asks the controller's thread to abort a command.
-    pub(crate) fn ask_abort(&self, queue: u16, command_id: u16) {
-        self.state().aborts.push((queue, command_id));
-        self.changed.notify_all();
+    /// Asks the controller's thread to abort a command of this association. In another one the
+    /// same identifier may be that of another command.
+    pub(crate) fn ask_abort(&self, association: u64, queue: u16, command_id: u16) {
+        let mut state = self.state();
+        if self.liveness() == Liveness::Live(association) {
+            state.aborts.push((queue, command_id));
+            self.changed.notify_all();
+        }
     }
 
     /// Commands to be aborted.
@@ -310,5 +326,59 @@ impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
         // A thread that panicked left the state whole: every change is one assignment.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Host, association,
+        fake::{FakeTarget, subsystem},
+    };
+
+    fn connected(target: &FakeTarget) -> (Shared, impl Fn() -> Association) {
+        let identity = Identity {
+            host: Host::random().unwrap(),
+            subsystem: subsystem(),
+            secret: None,
+            controller_secret: None,
+        };
+        let (transport, options) = (target.transport(), Options::new());
+        let establish = {
+            let (transport, identity, options) =
+                (Arc::clone(&transport), identity.clone(), options.clone());
+            move || association::establish(&*transport, &identity, &options).unwrap()
+        };
+        (Shared::new(transport, identity, options, establish()), establish)
+    }
+
+    #[test]
+    fn nothing_of_an_association_is_mistaken_for_that_of_the_next() {
+        let target = FakeTarget::new(16);
+        let (shared, establish) = connected(&target);
+        shared.ask_abort(1, 1, 7);
+        assert_eq!(shared.take_aborts(), [(1, 7)]);
+        assert!(matches!(shared.take_channel(0, 1), Taken::Channel(_)));
+        assert!(matches!(shared.take_channel(0, 1), Taken::Missing));
+
+        shared.ask_abort(1, 1, 8);
+        shared.lose(1, Error::Closed);
+        shared.ask_abort(1, 1, 9);
+        assert!(matches!(shared.take_channel(0, 1), Taken::Outdated));
+        shared.revive(establish(), Vec::new());
+        // A queue that did not look meanwhile.
+        shared.ask_abort(1, 1, 10);
+        shared.lose(1, Error::Closed);
+        assert_eq!(shared.take_aborts(), []);
+        assert!(matches!(shared.take_channel(0, 1), Taken::Outdated));
+        assert!(matches!(shared.take_channel(0, 2), Taken::Channel(_)));
+    }
+
+    #[test]
+    fn a_queue_that_follows_while_the_controller_is_closed_misses_nothing() {
+        let (shared, _) = connected(&FakeTarget::new(16));
+        shared.close();
+        assert!(matches!(shared.take_channel(0, 1), Taken::Outdated));
     }
 }

@@ -12,7 +12,7 @@ use crate::{
     Buffer, Error, Memory, Part, Request, Status, StatusType,
     fake::{FakeTarget, Misbehaviour, namespace},
     testing::Random,
-    wire::{block_format::ProtectionType, command::Opcode, nvm::Range},
+    wire::{block_format::ProtectionType, command::Opcode, identify::OptionalCommands, nvm::Range},
 };
 
 pub(super) fn pattern(length: usize, seed: u64) -> Vec<u8> {
@@ -179,15 +179,87 @@ fn a_passing_condition_is_waited_out_and_a_lasting_one_is_not() {
 
 #[test]
 fn protection_information_is_left_to_the_controller() {
-    let target = FakeTarget::new(16);
-    target.lock().namespace = namespace(16, 9, 8, ProtectionType::TYPE_1);
+    for protection in [ProtectionType::TYPE_1, ProtectionType::TYPE_2, ProtectionType::TYPE_3] {
+        let target = FakeTarget::new(16 << 10);
+        target.lock().namespace = namespace(16 << 10, 9, 8, protection);
+        let controller = connect(&target, options()).unwrap();
+        let namespace = controller.namespace(1).unwrap();
+        // Several commands; the target checks the tag of each.
+        let bytes = pattern(300 * 512, 5);
+        let buffer = controller.allocate(bytes.len()).unwrap();
+        buffer.write_at(0, &bytes).unwrap();
+        namespace.write(2, &buffer).unwrap();
+        assert_eq!(target.lock().storage[1024..][..bytes.len()], bytes);
+        assert!(namespace.compare(2, &buffer).unwrap());
+        namespace.read(2, &buffer).unwrap();
+        namespace.write_zeroes(1, 100).unwrap();
+        namespace.flush().unwrap();
+        assert!(target.lock().storage[512..][..100 * 512].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn blocks_of_4096_bytes_are_moved_and_counted_as_such() {
+    let target = FakeTarget::new(8 * 512);
+    target.lock().namespace = namespace(512, 12, 0, ProtectionType::NONE);
     let controller = connect(&target, options()).unwrap();
     let namespace = controller.namespace(1).unwrap();
-    let bytes = pattern(4 * 512, 5);
-    let buffer = controller.allocate(bytes.len()).unwrap();
-    buffer.write_at(0, &bytes).unwrap();
-    namespace.write(2, &buffer).unwrap();
-    assert_eq!(target.lock().storage[1024..][..bytes.len()], bytes);
+    assert_eq!(
+        (namespace.block_size(), namespace.blocks(), namespace.bytes()),
+        (4096, 512, 2 << 20)
+    );
+    for (round, blocks) in [1, 2, 7, 8, 9, 300].into_iter().enumerate() {
+        let bytes = pattern(blocks * 4096, round as u64);
+        let buffer = controller.allocate(bytes.len()).unwrap();
+        buffer.write_at(0, &bytes).unwrap();
+        namespace.write(round as u64, &buffer).unwrap();
+        assert_eq!(target.lock().storage[round * 4096..][..bytes.len()], bytes);
+        assert!(namespace.compare(round as u64, &buffer).unwrap());
+        buffer.write_at(0, &vec![0; bytes.len()]).unwrap();
+        namespace.read(round as u64, &buffer).unwrap();
+        assert_eq!(buffer.to_vec(), bytes);
+    }
+    let half = controller.allocate(512).unwrap();
+    assert!(matches!(namespace.read(0, &half), Err(Error::InvalidArgument { .. })));
+}
+
+#[test]
+fn what_the_controller_does_not_have_is_refused_before_anything_is_sent() {
+    let target = FakeTarget::new(16);
+    target.lock().identify.optional_commands = OptionalCommands(0);
+    let controller = connect(&target, options()).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let block = controller.allocate(512).unwrap();
+    let ranges = [Range { first_block: 0, blocks: 1 }];
+    for refused in [
+        namespace.compare(0, &block).map(drop),
+        namespace.write_zeroes(0, 1),
+        namespace.deallocate(&ranges),
+    ] {
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+    let mut queue = controller.take_queue().unwrap();
+    let refused = queue.submit(Request::compare(&namespace, 0, block)).unwrap_err();
+    assert!(matches!(refused.error, Error::Unsupported { what: "compare", .. }));
+    assert_eq!(target.lock().seen, []);
+}
+
+#[test]
+fn forced_unit_access_is_asked_for_where_the_caller_does() {
+    let target = FakeTarget::new(1024);
+    let controller = connect(&target, options()).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let long = controller.allocate(100 * 512).unwrap();
+    namespace.write(0, &long).unwrap();
+    assert_eq!(target.lock().forced, 0);
+    // Two commands, each of which asks.
+    namespace.write_through(0, &long).unwrap();
+    assert_eq!(target.lock().forced, 2);
+    let mut queue = controller.take_queue().unwrap();
+    let block = controller.allocate(512).unwrap();
+    queue.submit(Request::read(&namespace, 0, block).force_unit_access()).unwrap();
+    queue.wait(Duration::from_secs(10)).unwrap().result.unwrap();
+    assert_eq!(target.lock().forced, 3);
 }
 
 #[test]

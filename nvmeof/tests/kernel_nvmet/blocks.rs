@@ -1,4 +1,5 @@
 //! Connecting, discovering, and moving blocks.
+#![expect(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::{
     fs,
@@ -9,7 +10,7 @@ use std::{
 
 use crate::target::{ADDRESS, Nvmet, has_target, options, pattern, read_device, run};
 use nvmeof::{
-    Buffer, Error, Nqn, Options, Part, Request,
+    Buffer, Controller, Error, Namespace, Nqn, Options, Part, Request,
     wire::{
         discovery::SubsystemType, event::AsynchronousEvent, identify_namespace::NamespaceName,
         log_page::ChangedNamespaces, nvm::Range,
@@ -50,7 +51,7 @@ fn names_and_uris_lead_to_the_target_too() {
     let found = nvmeof::Target::from_uri(&uri).unwrap();
     let options = found.options.clone().host(crate::target::host());
     let nqn = found.subsystem.clone();
-    let controller = nvmeof::Controller::connect_with(&found.address, nqn, options).unwrap();
+    let controller = Controller::connect_with(&found.address, nqn, options).unwrap();
     assert_eq!(controller.queues(), 2);
 }
 
@@ -61,7 +62,7 @@ fn a_subsystem_that_is_not_there_is_refused_with_words() {
     }
     let target = Nvmet::new("there");
     let other = Nqn::new("nqn.2024-01.org.example:not-there").unwrap();
-    let error = nvmeof::Controller::connect_with(ADDRESS, other, options()).unwrap_err();
+    let error = Controller::connect_with(ADDRESS, other, options()).unwrap_err();
     assert!(matches!(error, Error::ConnectRefused { .. }), "{error:?}");
     assert!(error.to_string().contains("the subsystem's name"), "{error}");
     drop(target);
@@ -75,8 +76,7 @@ fn a_port_where_nobody_listens_is_an_error_and_not_a_wait() {
     let target = Nvmet::new("elsewhere");
     let started = Instant::now();
     let nqn = Nqn::new(target.nqn()).unwrap();
-    let error =
-        nvmeof::Controller::connect_with(&format!("{ADDRESS}:4999"), nqn, options()).unwrap_err();
+    let error = Controller::connect_with(&format!("{ADDRESS}:4999"), nqn, options()).unwrap_err();
     assert!(matches!(error, Error::Transport { .. } | Error::TimedOut { .. }), "{error:?}");
     assert!(started.elapsed() < Duration::from_secs(150));
 }
@@ -201,43 +201,54 @@ fn every_number_of_queues_and_every_depth_carries_requests() {
     if !has_target() {
         return;
     }
-    let target = Nvmet::new("queues");
-    for (queues, entries) in [(1, 2), (1, 128), (2, 33), (3, 17), (8, 128), (8, 2)] {
+    let mut target = Nvmet::at("queues", ADDRESS);
+    target.allow_entries(256);
+    target.add_ram(1);
+    target.link();
+    // One entry of a queue stays free: depths from 1 to 128.
+    for (queues, entries) in
+        [(1, 129), (2, 2), (3, 17), (4, 65), (5, 3), (6, 33), (7, 9), (8, 129), (8, 2)]
+    {
         let settings = options().io_queues(queues).queue_entries(entries);
         let controller = target.connect(settings).unwrap();
         assert_eq!(controller.queues(), usize::from(queues));
         let namespace = controller.namespace(1).unwrap();
+        let count = usize::from(entries) + 10;
         thread::scope(|scope| {
             for number in 0..u64::from(queues) {
                 let (controller, namespace) = (&controller, &namespace);
-                scope.spawn(move || {
-                    let mut queue = controller.take_queue().unwrap();
-                    let count = u64::from(entries) + 10;
-                    let base = number * 1024;
-                    for index in 0..count {
-                        let buffer = controller.allocate(4096).unwrap();
-                        buffer.write_at(0, &pattern(4096, base + index)).unwrap();
-                        let mut request = Request::write(namespace, (base + index) * 8, buffer);
-                        while let Err(refused) = queue.submit(request) {
-                            assert!(matches!(refused.error, Error::QueueFull { .. }));
-                            request = refused.request;
-                            queue.wait(Duration::from_secs(60)).unwrap().result.unwrap();
-                        }
-                    }
-                    while queue.pending() > 0 {
-                        queue.wait(Duration::from_secs(60)).unwrap().result.unwrap();
-                    }
-                });
+                scope.spawn(move || fill(controller, namespace, entries, number * 1024, count));
             }
         });
-        let buffer = controller.allocate(4096).unwrap();
+        let buffer = controller.allocate(count * 4096).unwrap();
         for number in 0..u64::from(queues) {
-            for index in [0, u64::from(entries) + 9] {
-                let seed = number * 1024 + index;
-                namespace.read(seed * 8, &buffer).unwrap();
-                assert!(buffer.to_vec() == pattern(4096, seed), "queue {number}, {index}");
-            }
+            let first = number * 1024;
+            let expected: Vec<u8> =
+                (first..).take(count).flat_map(|seed| pattern(4096, seed)).collect();
+            namespace.read(first * 8, &buffer).unwrap();
+            assert!(buffer.to_vec() == expected, "queue {number} of {queues}, read by us");
+            let held = read_device(Path::new("/dev/ram0"), first * 4096, count * 4096);
+            assert!(held == expected, "queue {number} of {queues}, on the device");
         }
+    }
+}
+
+/// Writes pages from `first` on, each with a pattern of its number, as many at once as the queue takes.
+fn fill(controller: &Controller, namespace: &Namespace, entries: u16, first: u64, count: usize) {
+    let mut queue = controller.take_queue().unwrap();
+    assert_eq!(queue.depth(), usize::from(entries) - 1);
+    for page in (first..).take(count) {
+        let buffer = controller.allocate(4096).unwrap();
+        buffer.write_at(0, &pattern(4096, page)).unwrap();
+        let mut request = Request::write(namespace, page * 8, buffer);
+        while let Err(refused) = queue.submit(request) {
+            assert!(matches!(refused.error, Error::QueueFull { .. }));
+            request = refused.request;
+            queue.wait(Duration::from_secs(60)).unwrap().result.unwrap();
+        }
+    }
+    while queue.pending() > 0 {
+        queue.wait(Duration::from_secs(60)).unwrap().result.unwrap();
     }
 }
 

@@ -131,6 +131,11 @@ impl Nvmet {
         target
     }
 
+    /// Lets queues have so many entries.
+    pub(crate) fn allow_entries(&self, entries: u16) {
+        write(&self.port_path().join("param_max_queue_size"), &entries.to_string());
+    }
+
     /// Lets namespaces carry protection information, if the RDMA device can; before they are added.
     pub(crate) fn protect(&self) {
         write(&self.subsystem().join("attr_pi_enable"), "1");
