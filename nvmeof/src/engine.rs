@@ -156,11 +156,14 @@ impl Engine {
         if self.stale.contains(&operation.opening) {
             return Err(Error::NamespaceChanged { namespace: operation.namespace });
         }
-        let full = Error::QueueFull { places: self.slots.len() };
-        let slot = self.free.pop().ok_or(full)?;
-        let mut progress = Progress::new(operation, self.shared.options.retries);
+        let Some(slot) = self.free.last().copied() else {
+            return Err(Error::QueueFull { places: self.slots.len() });
+        };
+        // The user's own code copies the data; if it panics, the place is not taken yet.
         let memory = own.as_ref().map(|own| -> &dyn Memory { own }).or(memory);
         let in_capsule = memory.and_then(|memory| self.stage(&operation, memory));
+        self.free.pop();
+        let mut progress = Progress::new(operation, self.shared.options.retries);
         let first = in_capsule.and_then(|bytes| Some((progress.next_part(&self.limits)?, bytes)));
         self.slots[slot] = Slot::Active(progress, own);
         match first {

@@ -224,26 +224,32 @@ impl RdmaChannel {
         let mut slots = Completion::slots::<BATCH>();
         let queue = Arc::clone(&self.completions);
         let found = queue.poll(&mut slots).map_err(self.failed("polling"))?;
+        // A response beside one that failed counts nevertheless: its command was carried out.
+        let mut outcome = Ok(());
         for completion in found {
-            let id = completion.id();
-            let work = completion.outcome().map_err(self.failed(if id & SEND == 0 {
-                "receiving a response"
-            } else {
-                "sending a command"
-            }))?;
-            if id & SEND != 0 {
-                self.completed = id & !SEND;
-                continue;
-            }
-            let place = u16::try_from(id).unwrap_or(0);
-            let mut bytes = [0; wire::Completion::BYTES];
-            self.responses
-                .bytes()
-                .read(usize::from(place) * RESPONSE_STRIDE, &mut bytes)
-                .map_err(self.failed("reading a response"))?;
-            self.arrived.push_back(Response { bytes, length: work.byte_length() });
-            self.empty.push(place);
+            let taken = self.take_completion(completion);
+            outcome = outcome.and(taken);
         }
+        outcome
+    }
+
+    fn take_completion(&mut self, completion: &Completion) -> Result<()> {
+        let id = completion.id();
+        let is_send = id & SEND != 0;
+        let what = if is_send { "sending a command" } else { "receiving a response" };
+        let work = completion.outcome().map_err(self.failed(what))?;
+        if is_send {
+            self.completed = id & !SEND;
+            return Ok(());
+        }
+        let place = u16::try_from(id).unwrap_or(0);
+        let mut bytes = [0; wire::Completion::BYTES];
+        self.responses
+            .bytes()
+            .read(usize::from(place) * RESPONSE_STRIDE, &mut bytes)
+            .map_err(self.failed("reading a response"))?;
+        self.arrived.push_back(Response { bytes, length: work.byte_length() });
+        self.empty.push(place);
         Ok(())
     }
 

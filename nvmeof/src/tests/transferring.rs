@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
@@ -92,6 +93,40 @@ fn memory_out_of_the_processors_reach_is_written_without_the_capsule() {
     controller.namespace(1).unwrap().write(3, &device).unwrap();
     assert_eq!(target.lock().in_capsule_bytes, 0);
     assert_eq!(target.lock().storage[3 * 512..][..512], [9; 512]);
+}
+
+#[test]
+fn memory_that_panics_while_it_is_copied_costs_no_place() {
+    #[derive(Debug)]
+    struct Broken(Buffer);
+    impl Memory for Broken {
+        fn address(&self) -> u64 {
+            self.0.address()
+        }
+        fn remote_key(&self) -> u32 {
+            self.0.remote_key()
+        }
+        fn length(&self) -> usize {
+            self.0.len()
+        }
+        fn copy_to(&self, _: usize, _: &mut [u8]) -> bool {
+            panic!("a fault of the user's")
+        }
+    }
+    let target = FakeTarget::new(64);
+    let controller = connect(&target, options().io_queues(1).queue_entries(2)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let mut queue = controller.take_queue().unwrap();
+    for _ in 0..100 {
+        let broken = Broken(controller.allocate(512).unwrap());
+        let request = Request::write(&namespace, 0, broken);
+        catch_unwind(AssertUnwindSafe(|| drop(queue.submit(request)))).unwrap_err();
+        assert_eq!(queue.pending(), 0);
+    }
+    let broken = Broken(controller.allocate(512).unwrap());
+    queue.submit(Request::read(&namespace, 0, broken)).unwrap();
+    queue.wait(Duration::from_secs(10)).unwrap().result.unwrap();
+    assert_eq!(target.count(Opcode::WRITE), 0);
 }
 
 #[test]
