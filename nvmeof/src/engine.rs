@@ -125,6 +125,13 @@ impl Engine {
         !self.free.is_empty()
     }
 
+    /// Whether the present association has this queue, as far as there is one.
+    pub(crate) fn is_granted(&mut self) -> bool {
+        self.follow();
+        let is_missing = self.association != 0 && self.channel.is_none();
+        !is_missing
+    }
+
     /// Whether every request that was submitted has ended, and its result was taken.
     pub(crate) fn is_unused(&self) -> bool {
         self.free.len() == self.slots.len()
@@ -148,9 +155,7 @@ impl Engine {
         self.follow();
         match self.shared.liveness() {
             Liveness::Over => return Err(Error::Disconnected { cause: self.shared.cause() }),
-            Liveness::Live(live) if live == self.association && self.channel.is_none() => {
-                return Err(missing_queue());
-            }
+            Liveness::Live(_) if !self.is_granted() => return Err(missing_queue()),
             Liveness::Live(_) | Liveness::Waiting => {}
         }
         if self.stale.contains(&operation.opening) {

@@ -61,8 +61,9 @@ impl Pool {
         self.queues.iter().enumerate().find_map(|(index, queue)| {
             let mut state = queue.lock();
             // A request that ended is its thread's until that has come for the result.
-            let is_unused = state.engine.as_ref().is_some_and(Engine::is_unused);
-            (is_unused && !state.is_waited_for)
+            let is_usable = |engine: &mut Engine| engine.is_unused() && engine.is_granted();
+            let is_usable = state.engine.as_mut().is_some_and(is_usable);
+            (is_usable && !state.is_waited_for)
                 .then(|| state.engine.take())
                 .flatten()
                 .map(|engine| (index, engine))
@@ -93,7 +94,7 @@ impl Pool {
         }
         Err(Error::Unsupported {
             what: "a blocking call",
-            reason: "every I/O queue of the controller is taken; ask for more with \
+            reason: "every I/O queue that the controller has is taken; ask for more with \
                      Options::io_queues, or submit to one that was taken",
         })
     }
@@ -105,14 +106,21 @@ impl Queue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until a request can be submitted; nothing if the queue has an owner by then.
+    /// Waits until a request can be submitted; nothing if the queue has an owner by then, or is not
+    /// there since the connection was made anew.
     fn wait_for_room(&self) -> Option<MutexGuard<'_, State>> {
         let since = Instant::now();
         let mut state = self.lock();
-        while !state.engine.as_ref()?.has_room() {
+        loop {
+            let engine = state.engine.as_mut()?;
+            if !engine.is_granted() {
+                return None;
+            }
+            if engine.has_room() {
+                return Some(state);
+            }
             state = self.make_progress(state, since);
         }
-        Some(state)
     }
 
     fn run<'queue>(

@@ -8,6 +8,7 @@ use crate::{
 };
 
 mod authentication;
+mod commands;
 mod connecting;
 mod hostile;
 mod losing;

@@ -181,6 +181,32 @@ fn a_target_with_fewer_queues_after_a_loss_leaves_the_others_working() {
 }
 
 #[test]
+fn blocking_calls_use_the_queues_that_are_left_after_a_loss() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options().io_queues(4)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    target.lock().queues = 1;
+    target.cut();
+    let block = controller.allocate(512).unwrap();
+    while namespace.read(0, &block).is_err() {}
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                let block = controller.allocate(512).unwrap();
+                for first in 0..16 {
+                    namespace.read(first, &block).unwrap();
+                }
+            });
+        }
+    });
+    let queue = controller.take_queue::<crate::Buffer>().unwrap();
+    assert!(matches!(controller.take_queue::<crate::Buffer>(), Err(Error::Unsupported { .. })));
+    assert!(matches!(namespace.read(0, &block), Err(Error::Unsupported { .. })));
+    drop(queue);
+    namespace.read(0, &block).unwrap();
+}
+
+#[test]
 fn a_namespace_that_is_another_one_after_a_loss_is_left_alone() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();

@@ -10,10 +10,10 @@ use std::{
 
 use super::{connect, options};
 use crate::{
-    Buffer, Error, Memory, Part, Request, Status, StatusType,
-    fake::{FakeTarget, Misbehaviour, namespace},
+    Buffer, Error, Memory, Part, Request,
+    fake::{FakeTarget, namespace},
     testing::Random,
-    wire::{block_format::ProtectionType, command::Opcode, identify::OptionalCommands, nvm::Range},
+    wire::{block_format::ProtectionType, command::Opcode, nvm::Range},
 };
 
 pub(super) fn pattern(length: usize, seed: u64) -> Vec<u8> {
@@ -130,38 +130,6 @@ fn memory_that_panics_while_it_is_copied_costs_no_place() {
 }
 
 #[test]
-fn the_other_commands_do_what_they_say() {
-    let target = FakeTarget::new(200_000);
-    let controller = connect(&target, options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    target.lock().storage.fill(0xee);
-    let buffer = controller.allocate(512).unwrap();
-    buffer.write_at(0, &[0xee; 512]).unwrap();
-    assert!(namespace.compare(5, &buffer).unwrap());
-    buffer.write_at(511, &[0]).unwrap();
-    assert!(!namespace.compare(5, &buffer).unwrap());
-    namespace.write_through(6, &buffer).unwrap();
-    namespace.flush().unwrap();
-    assert_eq!(target.count(Opcode::FLUSH), 1);
-
-    namespace.write_zeroes(0, 150_000).unwrap();
-    assert!(target.lock().storage[..150_000 * 512].iter().all(|byte| *byte == 0));
-    assert_eq!(target.lock().storage[150_000 * 512], 0xee);
-    assert_eq!(target.count(Opcode::WRITE_ZEROES), 3);
-
-    namespace
-        .deallocate(&[
-            Range { first_block: 199_999, blocks: 1 },
-            Range { first_block: 199_000, blocks: 2 },
-        ])
-        .unwrap();
-    let storage = &target.lock().storage;
-    assert_eq!(storage[199_999 * 512..], [0; 512]);
-    assert_eq!(storage[199_000 * 512..][..1024], [0; 1024]);
-    assert_eq!(storage[199_002 * 512], 0xee);
-}
-
-#[test]
 fn ranges_and_lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();
@@ -181,56 +149,6 @@ fn ranges_and_lengths_that_do_not_fit_are_refused_before_anything_is_sent() {
     let many = [Range { first_block: 0, blocks: 1 }; 257];
     assert!(matches!(namespace.deallocate(&many), Err(Error::OutOfRange { .. })));
     assert_eq!(target.lock().seen.len(), before);
-}
-
-#[test]
-fn a_status_reaches_the_caller_with_its_words() {
-    let target = FakeTarget::new(16);
-    let controller = connect(&target, options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    let block = controller.allocate(512).unwrap();
-    let status = Status::new(StatusType::MEDIA, 0x81).do_not_retry();
-    target.misbehave([Misbehaviour::Refuse(status)]);
-    let error = namespace.read(0, &block).unwrap_err();
-    assert_eq!(error.status(), Some(status));
-    assert!(error.to_string().contains("Unrecovered Read Error"), "{error}");
-    namespace.read(0, &block).unwrap();
-}
-
-#[test]
-fn a_passing_condition_is_waited_out_and_a_lasting_one_is_not() {
-    let target = FakeTarget::new(16);
-    target.lock().identify.retry_delays = [0, 1, 0];
-    let controller = connect(&target, options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    let block = controller.allocate(512).unwrap();
-    let not_ready = Status::new(StatusType::GENERIC, 0x82);
-    target.misbehave([Misbehaviour::Refuse(not_ready); 3]);
-    namespace.write(0, &block).unwrap();
-    assert_eq!(target.count(Opcode::WRITE), 4);
-    target.misbehave([Misbehaviour::Refuse(not_ready); 4]);
-    assert_eq!(namespace.write(0, &block).unwrap_err().status(), Some(not_ready));
-}
-
-#[test]
-fn protection_information_is_left_to_the_controller() {
-    for protection in [ProtectionType::TYPE_1, ProtectionType::TYPE_2, ProtectionType::TYPE_3] {
-        let target = FakeTarget::new(16 << 10);
-        target.lock().namespace = namespace(16 << 10, 9, 8, protection);
-        let controller = connect(&target, options()).unwrap();
-        let namespace = controller.namespace(1).unwrap();
-        // Several commands; the target checks the tag of each.
-        let bytes = pattern(300 * 512, 5);
-        let buffer = controller.allocate(bytes.len()).unwrap();
-        buffer.write_at(0, &bytes).unwrap();
-        namespace.write(2, &buffer).unwrap();
-        assert_eq!(target.lock().storage[1024..][..bytes.len()], bytes);
-        assert!(namespace.compare(2, &buffer).unwrap());
-        namespace.read(2, &buffer).unwrap();
-        namespace.write_zeroes(1, 100).unwrap();
-        namespace.flush().unwrap();
-        assert!(target.lock().storage[512..][..100 * 512].iter().all(|byte| *byte == 0));
-    }
 }
 
 #[test]
@@ -256,45 +174,6 @@ fn blocks_of_4096_bytes_are_moved_and_counted_as_such() {
     }
     let half = controller.allocate(512).unwrap();
     assert!(matches!(namespace.read(0, &half), Err(Error::InvalidArgument { .. })));
-}
-
-#[test]
-fn what_the_controller_does_not_have_is_refused_before_anything_is_sent() {
-    let target = FakeTarget::new(16);
-    target.lock().identify.optional_commands = OptionalCommands(0);
-    let controller = connect(&target, options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    let block = controller.allocate(512).unwrap();
-    let ranges = [Range { first_block: 0, blocks: 1 }];
-    for refused in [
-        namespace.compare(0, &block).map(drop),
-        namespace.write_zeroes(0, 1),
-        namespace.deallocate(&ranges),
-    ] {
-        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
-    }
-    let mut queue = controller.take_queue().unwrap();
-    let refused = queue.submit(Request::compare(&namespace, 0, block)).unwrap_err();
-    assert!(matches!(refused.error, Error::Unsupported { what: "compare", .. }));
-    assert_eq!(target.lock().seen, []);
-}
-
-#[test]
-fn forced_unit_access_is_asked_for_where_the_caller_does() {
-    let target = FakeTarget::new(1024);
-    let controller = connect(&target, options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    let long = controller.allocate(100 * 512).unwrap();
-    namespace.write(0, &long).unwrap();
-    assert_eq!(target.lock().forced, 0);
-    // Two commands, each of which asks.
-    namespace.write_through(0, &long).unwrap();
-    assert_eq!(target.lock().forced, 2);
-    let mut queue = controller.take_queue().unwrap();
-    let block = controller.allocate(512).unwrap();
-    queue.submit(Request::read(&namespace, 0, block).force_unit_access()).unwrap();
-    queue.wait(Duration::from_secs(10)).unwrap().result.unwrap();
-    assert_eq!(target.lock().forced, 3);
 }
 
 #[test]
