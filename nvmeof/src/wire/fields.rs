@@ -24,12 +24,15 @@ impl<'bytes> Fields<'bytes> {
         Self(bytes)
     }
 
+    // Inlined, reads and writes of a field at a known place become one move.
+    #[inline]
     pub(super) fn array<const N: usize>(self, at: usize) -> [u8; N] {
-        let mut out = [0; N];
         let available = self.0.get(at..).unwrap_or_default();
-        for (to, from) in out.iter_mut().zip(available) {
-            *to = *from;
+        if let Some(whole) = available.first_chunk() {
+            return *whole;
         }
+        let mut out = [0; N];
+        put(&mut out, 0, available);
         out
     }
 
@@ -37,18 +40,22 @@ impl<'bytes> Fields<'bytes> {
         self.0.get(at..).and_then(|rest| rest.get(..length)).unwrap_or_default()
     }
 
+    #[inline]
     pub(super) fn u8(self, at: usize) -> u8 {
         u8::from_le_bytes(self.array(at))
     }
 
+    #[inline]
     pub(super) fn u16(self, at: usize) -> u16 {
         u16::from_le_bytes(self.array(at))
     }
 
+    #[inline]
     pub(super) fn u32(self, at: usize) -> u32 {
         u32::from_le_bytes(self.array(at))
     }
 
+    #[inline]
     pub(super) fn u64(self, at: usize) -> u64 {
         u64::from_le_bytes(self.array(at))
     }
@@ -67,10 +74,11 @@ impl<'bytes> Fields<'bytes> {
 }
 
 /// Writes `bytes` at `at`; what would lie past the end is dropped.
+#[inline]
 pub(super) fn put(image: &mut [u8], at: usize, bytes: &[u8]) {
-    for (to, from) in image.iter_mut().skip(at).zip(bytes) {
-        *to = *from;
-    }
+    let room = image.get_mut(at..).unwrap_or_default();
+    let length = room.len().min(bytes.len());
+    room[..length].copy_from_slice(&bytes[..length]);
 }
 
 #[cfg(test)]
@@ -84,6 +92,15 @@ mod tests {
         assert_eq!(fields.u32(1), 0x0000_0302);
         assert_eq!(fields.u64(usize::MAX), 0);
         assert!(fields.slice(2, 5).is_empty());
+    }
+
+    #[test]
+    fn writes_past_the_end_are_dropped() {
+        let mut image = [9; 3];
+        put(&mut image, 2, &[1, 2]);
+        put(&mut image, 7, &[5]);
+        put(&mut image, 0, &[]);
+        assert_eq!(image, [9, 9, 1]);
     }
 
     #[test]

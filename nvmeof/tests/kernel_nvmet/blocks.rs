@@ -288,30 +288,34 @@ fn the_kernel_reads_what_we_wrote_and_we_read_what_the_kernel_wrote() {
     run("modprobe", &["nvme-rdma"]);
     let controller = target.connect(options()).unwrap();
     let namespace = controller.namespace(1).unwrap();
-    let ours = controller.allocate(1 << 20).unwrap();
-    ours.write_at(0, &pattern(1 << 20, 21)).unwrap();
-    namespace.write(0, &ours).unwrap();
-
     run("nvme", &["connect", "-t", "rdma", "-a", ADDRESS, "-s", "4420", "-n", target.nqn()]);
     let device = kernel_device();
-    let read = read_device(&device, 0, 1 << 20);
-    let theirs = pattern(1 << 20, 22);
-    fs::write("/tmp/theirs", &theirs).unwrap();
-    run(
-        "dd",
-        &[
-            "if=/tmp/theirs",
-            &format!("of={}", device.display()),
-            "bs=65536",
-            "seek=16",
-            "oflag=direct",
-            "status=none",
-        ],
-    );
+    for (seed, first, length) in [(21, 3, 512), (23, 2048, 1 << 20), (25, 8192, 64 << 20)] {
+        let buffer = controller.allocate(length).unwrap();
+        buffer.write_at(0, &pattern(length, seed)).unwrap();
+        namespace.write(first, &buffer).unwrap();
+        let read = read_device(&device, first * 512, length);
+        assert!(read == pattern(length, seed), "the kernel reads other {length} bytes");
+
+        let theirs = pattern(length, seed + 1);
+        fs::write("/tmp/theirs", &theirs).unwrap();
+        let unit = length.min(64 << 10);
+        run(
+            "dd",
+            &[
+                "if=/tmp/theirs",
+                &format!("of={}", device.display()),
+                &format!("bs={unit}"),
+                &format!("seek={}", first * 512 / unit as u64),
+                "oflag=direct",
+                "status=none",
+            ],
+        );
+        namespace.read(first, &buffer).unwrap();
+        assert!(buffer.to_vec() == theirs, "we read other {length} bytes");
+    }
+    fs::remove_file("/tmp/theirs").unwrap();
     run("nvme", &["disconnect", "-n", target.nqn()]);
-    assert!(read == pattern(1 << 20, 21), "the kernel reads something else");
-    namespace.read((1 << 20) / u64::from(namespace.block_size()), &ours).unwrap();
-    assert!(ours.to_vec() == theirs, "we read something else");
 }
 
 /// The block device that `nvme connect` made, once it is there.

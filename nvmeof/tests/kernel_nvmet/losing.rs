@@ -2,12 +2,13 @@
 #![expect(clippy::expect_used, reason = "what goes wrong here fails the test")]
 
 use std::{
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},
 };
 
-use crate::target::{Nvmet, has_target, options, pattern, run};
+use crate::target::{Nvmet, has_target, options, pattern, read_device, run};
 use nvmeof::{Buffer, Controller, Error, Finished, Nqn, Reconnect, Request, Ticket};
 
 fn eager() -> Reconnect {
@@ -112,6 +113,10 @@ fn every_acknowledged_write_survives_two_hundred_losses_of_the_target() {
             );
             possible[place] = vec![held[0]];
         }
+    }
+    let held = read_device(Path::new("/dev/ram0"), 0, BLOCKS * block);
+    for (place, held) in held.chunks_exact(block).enumerate() {
+        assert_eq!(possible[place], [held[0]], "block {place} as the kernel sees it");
     }
     println!("{losses} writes ended without an acknowledgement");
 }
