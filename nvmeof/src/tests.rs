@@ -10,6 +10,7 @@ use crate::{
 mod authentication;
 mod commands;
 mod connecting;
+mod everything;
 mod hostile;
 mod losing;
 mod registered;
