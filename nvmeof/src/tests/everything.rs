@@ -2,9 +2,12 @@
 //! breaks every rule now and then.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use super::{connect, options};
@@ -185,4 +188,71 @@ fn whatever_goes_wrong_requests_end_and_acknowledged_blocks_stay() {
     });
     let buffer = controller.allocate(512).unwrap();
     while namespace.write(0, &buffer).is_err() {}
+}
+
+/// Futures that are dropped after any time. What they wrote may arrive at any time after.
+#[cfg(feature = "tokio")]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dropped_futures_leave_everything_else_alone() {
+    const TASKS: u64 = 8;
+    let target = FakeTarget::new(TASKS * BLOCKS);
+    let controller = Arc::new(connect(&target, options().io_queues(1)).unwrap());
+    let namespace = Arc::new(controller.namespace(1).unwrap());
+    let queue = controller.take_async_queue::<Buffer>().unwrap();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let tasks: Vec<_> = (0..TASKS)
+        .map(|task| {
+            let (controller, namespace) = (Arc::clone(&controller), Arc::clone(&namespace));
+            let (queue, is_over) = (queue.clone(), Arc::clone(&is_over));
+            tokio::spawn(async move {
+                let mut random = Random::new(400 + task);
+                let mut ledger = Ledger::new(task);
+                let mut late: Vec<Vec<u8>> = vec![Vec::new(); ledger.possible.len()];
+                while !is_over.load(Ordering::Relaxed) {
+                    let block = random.below(late.len());
+                    let first = ledger.first + block as u64;
+                    let value = random.next().to_le_bytes()[0];
+                    let is_read = random.below(2) == 0;
+                    let buffer = controller.allocate(512).unwrap();
+                    buffer.write_at(0, &[value; 512]).unwrap();
+                    let request = if is_read {
+                        Request::read(&namespace, first, buffer)
+                    } else {
+                        Request::write(&namespace, first, buffer)
+                    };
+                    let patience = Duration::from_micros(random.next() % 20_000);
+                    let finished = match tokio::time::timeout(patience, queue.run(request)).await {
+                        Ok(finished) => finished.map_err(Error::from),
+                        Err(_) if is_read => continue,
+                        Err(_) => {
+                            late[block].push(value);
+                            continue;
+                        }
+                    };
+                    match finished {
+                        // One queue is always granted.
+                        Err(error) => panic!("{error}"),
+                        Ok(finished) if is_read => {
+                            if finished.result.is_ok() {
+                                ledger.possible[block].extend(&late[block]);
+                                ledger.read(block, &finished.buffer.unwrap().to_vec());
+                            }
+                        }
+                        Ok(finished) => ledger.wrote(block, value, finished.result.is_ok()),
+                    }
+                }
+            })
+        })
+        .collect();
+    tokio::task::spawn_blocking(move || misbehave(&target)).await.unwrap();
+    is_over.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    drop(queue);
+    let started = Instant::now();
+    while controller.take_queue::<Buffer>().is_err() {
+        assert!(started.elapsed() < Duration::from_secs(60), "the queue does not come back");
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
