@@ -7,6 +7,7 @@ use std::{
     process::{self, ExitCode},
     sync::{Mutex, PoisonError},
     thread,
+    time::Duration,
 };
 
 use crate::{
@@ -34,6 +35,25 @@ pub fn run<E: Into<AnyError>>(
         return Err(Error::WorldSize { needed: ranks, found: placement.size });
     }
     let world = World::meet(placement, environment.timeout()?, None)?;
+    attempt(&world, &rank).inspect_err(|error| world.give_up(&reason(error)))
+}
+
+/// Runs `rank` as one of two that somebody started by hand, here or on two hosts: without `host` as rank 0, the server, which
+/// waits up to `arrival` for the other one; with it as rank 1, the client of the server there. They meet at a TCP port.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_by_hand<E: Into<AnyError>>(
+    host: Option<&str>,
+    port: u16,
+    arrival: Duration,
+    rank: impl Fn(&World) -> Result<(), E> + Sync,
+) -> Result<()> {
+    let timeout = Environment::of_process().timeout()?;
+    let placement = Placement::by_hand(host, port);
+    let arrival = if host.is_some() { timeout } else { arrival };
+    let world = World::meet_within(placement, timeout, arrival, None)?;
     attempt(&world, &rank).inspect_err(|error| world.give_up(&reason(error)))
 }
 

@@ -44,11 +44,13 @@ mod srd;
 mod verbs;
 mod world;
 
-pub use device::{any_device, any_device_for_gpus};
+#[cfg(feature = "gpu")]
+pub use device::any_device_for_gpus;
+pub use device::{Found, SOFTWARE, any_device, find_device};
 pub use error::{AnyError, Error, Result, chain};
-pub use launch::{launch, report, run};
+pub use launch::{launch, report, run, run_by_hand};
 pub use pattern::{check_pattern, pattern};
 pub use placement::Launcher;
-pub use srd::{efa_devices, efa_peer};
+pub use srd::{efa_devices, efa_peer, find_efa_devices};
 pub use verbs::{connect, wait};
 pub use world::World;

@@ -50,20 +50,23 @@ impl Link {
         Self { rank, size, timeout, peers: peers.collect(), sequence: 0, failed: None }
     }
 
-    /// Does this rank's part of an operation; gives what the operation has for it.
+    /// Does this rank's part of an operation, within the time-out if no other one is given; gives what the
+    /// operation has for it.
     pub(crate) fn together(
         &mut self,
         kind: Kind,
         detail: u32,
         bytes: &[u8],
+        patience: Option<Duration>,
     ) -> Result<Vec<Vec<u8>>> {
         self.usable()?;
+        let timeout = patience.unwrap_or(self.timeout);
         self.sequence = self.sequence.wrapping_add(1);
         let own = Frame { kind, sequence: self.sequence, detail, payload: bytes.to_vec() };
         let done = if self.rank == 0 {
-            lead(&mut self.peers, own, self.timeout)
+            lead(&mut self.peers, own, timeout)
         } else {
-            follow(&mut self.peers, &own, self.size, self.timeout)
+            follow(&mut self.peers, &own, self.size, timeout)
         };
         self.conclude(done)
     }

@@ -1,6 +1,6 @@
 //! Who this process is, from what its launcher put into the environment: the table in the crate docs.
 
-use std::{fmt, os::unix::process::parent_id};
+use std::{fmt, net::Ipv4Addr, os::unix::process::parent_id};
 
 use crate::{
     Error, Result,
@@ -15,6 +15,8 @@ use crate::{
 pub enum Launcher {
     /// Nothing: the ranks are threads of this process.
     Threads,
+    /// Somebody, on two command lines: rank 0 is the server, rank 1 its client.
+    ByHand,
     /// `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, set by hand or by a script.
     Variables,
     /// `torchrun` of `PyTorch`.
@@ -27,10 +29,23 @@ pub enum Launcher {
     Slurm,
 }
 
+impl Launcher {
+    /// What started this process as a rank; `None` if nothing did.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Variable`] for a variable that is missing or does not fit.
+    pub fn of_process() -> Result<Option<Self>> {
+        let placement = Placement::find(&Environment::of_process())?;
+        Ok(placement.map(|placement| placement.launcher))
+    }
+}
+
 impl fmt::Display for Launcher {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Threads => "threads of one process",
+            Self::ByHand => "server and client",
             Self::Variables => "environment variables",
             Self::Torchrun => "torchrun",
             Self::OpenMpi => "mpirun (Open MPI)",
@@ -52,6 +67,19 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
+    /// One of two that were started by hand; the client knows the server's host.
+    pub(crate) fn by_hand(host: Option<&str>, port: u16) -> Self {
+        let everywhere = Ipv4Addr::UNSPECIFIED.to_string();
+        let meeting = Meeting {
+            hosts: vec![host.map_or(everywhere, str::to_owned)],
+            ports: vec![port],
+            job: digest(&["server and client", &port.to_string()]),
+            remedy_if_wrong: None,
+        };
+        let rank = usize::from(host.is_some());
+        Self { launcher: Launcher::ByHand, rank, size: 2, local_rank: 0, meeting: Some(meeting) }
+    }
+
     /// What the launcher says, `None` without one.
     pub(crate) fn find(environment: &Environment<'_>) -> Result<Option<Self>> {
         if environment.has("RANK")? {

@@ -63,15 +63,25 @@ impl World {
         timeout: Duration,
         listeners: Option<Vec<TcpListener>>,
     ) -> Result<Self> {
+        Self::meet_within(placement, timeout, timeout, listeners)
+    }
+
+    /// The others may take `arrival` to come.
+    pub(crate) fn meet_within(
+        placement: Placement,
+        timeout: Duration,
+        arrival: Duration,
+        listeners: Option<Vec<TcpListener>>,
+    ) -> Result<Self> {
         let (rank, size) = (placement.rank, placement.size);
         let mut connections = Vec::new();
         if let Some(meeting) = &placement.meeting {
             let introduction = Introduction { job: meeting.job, world_size: rank_on_wire(size) };
             if rank == 0 {
                 let listeners = listeners.map_or_else(|| host::listen(meeting, timeout), Ok)?;
-                connections = host::gather(&listeners, meeting, introduction, size, timeout)?;
+                connections = host::gather(&listeners, meeting, introduction, size, arrival)?;
             } else {
-                connections.push(join::join(meeting, introduction, rank, timeout)?);
+                connections.push(join::join(meeting, introduction, rank, arrival)?);
             }
         }
         let link = Mutex::new(Link::new(rank, size, timeout, connections));
@@ -119,7 +129,17 @@ impl World {
     /// part; [`Error::Aborted`] has another rank's reason. After any of these,
     /// [`Error::Unusable`].
     pub fn exchange(&self, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-        self.together(Kind::Exchange, rank_on_wire(self.rank()), bytes)
+        self.together(Kind::Exchange, rank_on_wire(self.rank()), bytes, None)
+    }
+
+    /// [`exchange`](Self::exchange) that waits longer, or less long, than the time-out: the others may do long work
+    /// first. One that dies meanwhile is noticed at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`exchange`](Self::exchange).
+    pub fn exchange_within(&self, patience: Duration, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+        self.together(Kind::Exchange, rank_on_wire(self.rank()), bytes, Some(patience))
     }
 
     /// Gives the other rank's bytes to each of two ranks.
@@ -147,7 +167,7 @@ impl World {
             return Err(Error::NoSuchRank { rank: from, size: self.size() });
         }
         let bytes = if from == self.rank() { bytes } else { &[] };
-        let mut parts = self.together(Kind::Broadcast, rank_on_wire(from), bytes)?;
+        let mut parts = self.together(Kind::Broadcast, rank_on_wire(from), bytes, None)?;
         Ok(parts.swap_remove(0))
     }
 
@@ -157,7 +177,7 @@ impl World {
     ///
     /// As [`exchange`](Self::exchange).
     pub fn barrier(&self) -> Result<()> {
-        self.together(Kind::Barrier, 0, &[]).map(drop)
+        self.together(Kind::Barrier, 0, &[], None).map(drop)
     }
 
     /// Looks whether the other ranks are well; does not wait.
@@ -225,12 +245,18 @@ impl World {
         drop(output.write_all(lines.as_bytes()).and_then(|()| output.flush()));
     }
 
-    fn together(&self, kind: Kind, detail: u32, bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn together(
+        &self,
+        kind: Kind,
+        detail: u32,
+        bytes: &[u8],
+        patience: Option<Duration>,
+    ) -> Result<Vec<Vec<u8>>> {
         if bytes.len() > Self::LONGEST_MESSAGE {
             let (length, limit) = (bytes.len(), Self::LONGEST_MESSAGE);
             return Err(Error::TooLong { length, limit });
         }
-        self.lock().together(kind, detail, bytes)
+        self.lock().together(kind, detail, bytes, patience)
     }
 
     fn lock(&self) -> MutexGuard<'_, Link> {

@@ -245,3 +245,13 @@ fn what_is_missing_or_wrong_is_named() {
         assert!(problem.starts_with(starts), "{problem}");
     }
 }
+
+#[test]
+fn a_server_and_its_client_meet_by_the_port() {
+    let (server, client) = (Placement::by_hand(None, 18515), Placement::by_hand(Some("n1"), 18515));
+    assert_eq!((server.rank, client.rank, server.size, client.size), (0, 1, 2, 2));
+    let (server, client) = (server.meeting.unwrap(), client.meeting.unwrap());
+    assert!(!server.is_loopback(), "the server listens at all addresses");
+    assert_eq!((server.job, server.ports), (client.job, client.ports));
+    assert_ne!(Placement::by_hand(None, 1).meeting.unwrap().job, server.job);
+}
