@@ -3,6 +3,7 @@
 mod devices;
 mod doctor;
 mod output;
+mod perf;
 
 use std::process::ExitCode;
 
@@ -22,12 +23,15 @@ enum Command {
     Devices(devices::Options),
     /// Say what works on this machine and what does not, each with its remedy.
     Doctor(doctor::Options),
+    /// Measure bandwidth and latency between two sides, as perftest does.
+    Perf(Box<perf::Options>),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Devices(options) => devices::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Perf(options) => perf::run(&options),
     };
     result.unwrap_or_else(|error| output::failure(error.as_ref()))
 }

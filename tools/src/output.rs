@@ -22,6 +22,11 @@ pub(crate) fn line(text: &str) {
     println!("{text}");
 }
 
+/// Prints one line that is no result, to standard error.
+pub(crate) fn note(text: &str) {
+    eprintln!("{text}");
+}
+
 /// Prints JSON, indented.
 pub(crate) fn json(value: &Value) {
     println!("{value:#}");

@@ -81,8 +81,10 @@ pub(crate) fn one_process(world: &World, reason: &str) -> Result<(), AnyError> {
 
 fn device_in_software(world: &World, reason: &str) -> Result<Found<Device>, AnyError> {
     one_process(world, reason)?;
+    // Made before the list is.
+    let software = software();
     let devices = Devices::of(soft_device::library())?;
-    let device = devices.by_name(software().name());
+    let device = devices.by_name(software.name());
     let device = device.ok_or("the device in software is not in its own list")?.clone();
     Ok(Found { devices: device, stands_in: Some(reason.to_owned()) })
 }
