@@ -1,6 +1,7 @@
 //! How fast two sides move bytes, and how long a message takes: what perftest's programs tell, in one.
 
 mod bandwidth;
+mod clock;
 mod flow;
 #[cfg(feature = "cuda")]
 mod gpu;

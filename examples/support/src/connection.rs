@@ -114,6 +114,16 @@ impl Connection {
         }
         Ok(self.ready.as_ref())
     }
+
+    /// Sleeps until something comes, the other end goes, or `limit` passes. A look tells which.
+    fn await_bytes(&self, limit: Duration) {
+        let stream = &self.stream;
+        let blocking =
+            stream.set_read_timeout(Some(limit)).and_then(|()| stream.set_nonblocking(false));
+        // What is wrong with the stream is told by the look that follows.
+        drop(blocking.and_then(|()| stream.peek(&mut [0])));
+        drop(stream.set_nonblocking(true));
+    }
 }
 
 /// Waiting between looks: short at first, then one millisecond.
@@ -124,6 +134,17 @@ pub(crate) struct Pause {
 impl Pause {
     pub(crate) fn new() -> Self {
         Self { rounds: 0 }
+    }
+
+    /// Rests until one of the ranks says something, which wakes it at once, or a while is over in which others may have
+    /// died: a rank whose peer works for long takes no part of the processor from it.
+    pub(crate) fn rest_until(&mut self, connection: &Connection) {
+        const WHILE: Duration = Duration::from_millis(50);
+        self.rounds = self.rounds.saturating_add(1);
+        match self.rounds {
+            0..=20 => thread::yield_now(),
+            _ => connection.await_bytes(WHILE),
+        }
     }
 
     pub(crate) fn rest(&mut self) {

@@ -196,7 +196,10 @@ fn lead(peers: &mut [Peer], own: Frame, timeout: Duration) -> Result<Vec<Vec<u8>
             let silent = silent.map(|(peer, _)| peer.rank).collect();
             return Err(Error::TimedOut { silent, during, waited: timeout });
         }
-        pause.rest();
+        let silent = peers.iter().zip(&parts).find(|(_, part)| part.is_none());
+        if let Some((peer, _)) = silent {
+            pause.rest_until(&peer.connection);
+        }
     }
     let mut all = vec![own.payload];
     all.extend(parts.into_iter().flatten());
@@ -235,7 +238,7 @@ fn follow(peers: &mut [Peer], own: &Frame, size: usize, timeout: Duration) -> Re
             let during = own.kind.name();
             return Err(Error::TimedOut { silent: vec![0], during, waited });
         } else {
-            pause.rest();
+            pause.rest_until(&leader.connection);
         }
     }
     Ok(results)

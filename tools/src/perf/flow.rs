@@ -22,7 +22,7 @@ pub(crate) const fn lane_of(id: u64) -> usize {
 pub(crate) struct Pace {
     /// Requests behind one doorbell.
     pub(crate) list: u64,
-    /// Requests from one that reports to the next, a multiple of `list`.
+    /// Requests from one that reports to the next: a multiple of `list`, or 1 where all report.
     pub(crate) step: u64,
     /// Requests that may be outstanding.
     pub(crate) depth: u64,
@@ -42,6 +42,7 @@ pub(crate) struct Outlet<'m, 'a, T: Wire> {
     /// How many a report speaks for.
     cover: u64,
     lists_to_report: u64,
+    lists_per_report: u64,
     /// Requests before the tail.
     body: u64,
     total: u64,
@@ -74,6 +75,7 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
                 })
                 .collect()
         };
+        let lists_per_report = (pace.step / pace.list).max(1);
         let tail = (total - 1) % pace.list + 1;
         let mut outlet = Self {
             pair,
@@ -82,7 +84,8 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
             tail: list(tail, true, last)?,
             pace,
             cover: if T::ORDERED { pace.step } else { 1 },
-            lists_to_report: pace.step / pace.list,
+            lists_to_report: lists_per_report,
+            lists_per_report,
             body: total - tail,
             total,
             sent: 0,
@@ -101,7 +104,7 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
         while self.sent + self.pace.list <= self.limit {
             self.lists_to_report -= 1;
             let batch = if self.lists_to_report == 0 {
-                self.lists_to_report = self.pace.step / self.pace.list;
+                self.lists_to_report = self.lists_per_report;
                 &mut self.loud
             } else {
                 &mut self.quiet

@@ -9,10 +9,12 @@ use example_support::AnyError;
 use ibverbs::{Completion, Gather, Inline, SendWr, SharedBytes};
 
 use super::{
+    clock::Clock,
     flow::Inlet,
     memory::Memory,
     options::Metric,
     plan::Operation,
+    progress::Progress,
     rig::{Outcome, Rig},
     watch::Watch,
     wire::{Local, Wire},
@@ -40,6 +42,8 @@ pub(crate) fn round<T: Wire>(
             let samples = exchange(rig, count, skip, &mut ping)?;
             ping.reporter.finish(rig)?;
             rig.pings.set(rig.pings.get() + count);
+            // What is sent is again what it was.
+            bytes.set(rig.layout.outbox(0, size).end - 1, rig.payload[size - 1])?;
             (samples, count)
         }
         (Operation::Send | Operation::WriteWithImmediate, _) => {
@@ -75,13 +79,13 @@ fn exchange<T: Wire>(
         }
         return Ok(Vec::new());
     }
-    let mut samples = Samples::new(rig, count, skip, 2);
+    let mut samples = Samples::new(rig, count, 2);
     for _ in 0..count {
         ping.send()?;
         ping.hear()?;
         samples.take();
     }
-    Ok(samples.taken)
+    Ok(samples.after(skip))
 }
 
 /// Requests that are done when they complete.
@@ -97,7 +101,7 @@ fn requests<T: Wire>(
     let mut request = [rig.request(memory, operation, 0, size)?.signaled()];
     let mut slots = Completion::slots::<1>();
     let mut watch = rig.watch("a request to complete");
-    let mut samples = Samples::new(rig, count, skip, 1);
+    let mut samples = Samples::new(rig, count, 1);
     for _ in 0..count {
         pair.post_send(&mut request)?;
         loop {
@@ -110,38 +114,39 @@ fn requests<T: Wire>(
         watch.progress();
         samples.take();
     }
-    Ok(samples.taken)
+    Ok(samples.after(skip))
 }
 
 /// Times between one look at the clock and the next.
 struct Samples<'r> {
-    taken: Vec<u64>,
-    skip: u64,
+    clock: Clock,
+    last: u64,
+    ticks: Vec<u64>,
     /// Messages in each time.
     parts: u64,
-    last: Instant,
-    progress: &'r super::progress::Progress,
+    progress: &'r Progress,
 }
 
 impl<'r> Samples<'r> {
-    fn new<T: Wire>(rig: &Rig<'r, '_, T>, count: u64, skip: u64, parts: u64) -> Self {
-        let room = usize::try_from(count.saturating_sub(skip)).unwrap_or(0);
-        let taken = Vec::with_capacity(room);
-        Self { taken, skip, parts, last: Instant::now(), progress: rig.progress }
+    fn new<T: Wire>(rig: &Rig<'r, '_, T>, count: u64, parts: u64) -> Self {
+        let ticks = Vec::with_capacity(usize::try_from(count).unwrap_or(0));
+        let clock = Clock::new();
+        Self { clock, last: clock.now(), ticks, parts, progress: rig.progress }
     }
 
     #[inline(always)]
     fn take(&mut self) {
-        let now = Instant::now();
-        let elapsed = now.duration_since(self.last);
+        let now = self.clock.now();
+        self.ticks.push(now.wrapping_sub(self.last));
         self.last = now;
-        if self.skip > 0 {
-            self.skip -= 1;
-        } else {
-            let nanoseconds = elapsed.as_secs() * 1_000_000_000 + u64::from(elapsed.subsec_nanos());
-            self.taken.push(nanoseconds / self.parts);
-        }
         self.progress.add(1);
+    }
+
+    /// All but the first `skip`, in nanoseconds.
+    fn after(mut self, skip: u64) -> Vec<u64> {
+        self.ticks.drain(..usize::try_from(skip).unwrap_or(usize::MAX).min(self.ticks.len()));
+        self.clock.to_nanoseconds(&mut self.ticks, self.parts);
+        self.ticks
     }
 }
 

@@ -288,3 +288,5 @@ fn mtu(bytes: usize) -> Result<Mtu, Mistake> {
     let fits = codes.find(|mtu| mtu.bytes() == bytes);
     fits.ok_or_else(|| Mistake(format!("-m {bytes} is no MTU: give 256, 512, 1024, 2048 or 4096")))
 }
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::{cell::Cell, fs, path::Path, time::Duration};
 
 use efa::Srd;
-use example_support::{AnyError, Found, Launcher, World, find_device, find_efa_devices};
+use example_support::{AnyError, Found, Launcher, SOFTWARE, World, find_device, find_efa_devices};
 use ibverbs::{
     Access, Context, Device, DeviceSelector, LocalPort, PageAligned, PortNumber, Rc, RemoteMemory,
     Uc, Ud,
@@ -81,6 +81,13 @@ fn find(
     if plan.transport != Transport::Srd {
         let Found { devices, stands_in } = find_device(world, &selector)?;
         return Ok((devices, stands_in));
+    }
+    if let Some(name) = options.device.as_deref().filter(|name| *name != SOFTWARE) {
+        // Each side says which one is its own; nothing is dealt out.
+        let mut found = efa::devices()?.into_iter();
+        let device = found.find(|device| selector.wants(device.name()));
+        let remedy = "`rdma4rs devices` lists what there is";
+        return Ok((device.ok_or_else(|| format!("{name} is no EFA device: {remedy}"))?, None));
     }
     let Found { devices, stands_in } = find_efa_devices(world, &selector)?;
     let first = devices.into_iter().next().ok_or("there is no EFA device")?;

@@ -7,6 +7,8 @@ use std::{
 
 use example_support::{AnyError, World};
 
+/// Rounds before the first time that a loop gives way: what is nearly there need not wait for that call.
+const SPINS: u64 = 8;
 /// How often a loop that finds nothing looks at the clock and after the other rank, in rounds.
 const ROUNDS: u64 = 1024;
 /// The least time between looks after the other rank, each of which enters the kernel.
@@ -41,7 +43,7 @@ impl<'w> Watch<'w> {
     #[inline(always)]
     pub(crate) fn idle(&mut self) -> Result<(), AnyError> {
         self.idle += 1;
-        if self.yields {
+        if self.yields && self.idle > SPINS {
             thread::yield_now();
         } else {
             std::hint::spin_loop();
