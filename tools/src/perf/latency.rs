@@ -38,7 +38,7 @@ pub(crate) fn round<T: Wire>(
     let start = Instant::now();
     let (samples, sent) = match (operation, memory.shared()) {
         (Operation::Write, Some(bytes)) => {
-            let mut ping = MemoryPing::new(rig, memory, &bytes, size)?;
+            let mut ping = MemoryPing::new(rig, memory, &bytes, size, count)?;
             let samples = exchange(rig, count, skip, &mut ping)?;
             ping.reporter.finish(rig)?;
             rig.pings.set(rig.pings.get() + count);
@@ -47,7 +47,7 @@ pub(crate) fn round<T: Wire>(
             (samples, count)
         }
         (Operation::Send | Operation::WriteWithImmediate, _) => {
-            let mut ping = MessagePing::new(rig, memory, operation, size)?;
+            let mut ping = MessagePing::new(rig, memory, operation, size, count)?;
             let samples = exchange(rig, count, skip, &mut ping)?;
             ping.reporter.finish(rig)?;
             ping.inlet.refill()?;
@@ -154,14 +154,16 @@ impl<'r> Samples<'r> {
 struct Reporter {
     every: u64,
     left: u64,
+    /// Requests of the round that are still to come.
+    to_come: u64,
     outstanding: bool,
     slots: [Completion; 1],
 }
 
 impl Reporter {
-    fn new<T: Wire>() -> Self {
+    fn new<T: Wire>(count: u64) -> Self {
         let every = if T::ORDERED { REPORT } else { 1 };
-        Self { every, left: every, outstanding: false, slots: Completion::slots() }
+        Self { every, left: every, to_come: count, outstanding: false, slots: Completion::slots() }
     }
 
     /// Whether the next request is to report.
@@ -172,7 +174,9 @@ impl Reporter {
         watch: &mut Watch<'_>,
     ) -> Result<bool, AnyError> {
         self.left -= 1;
-        if self.left > 0 {
+        self.to_come -= 1;
+        // The last one does, so that after the round no request reads memory any more.
+        if self.left > 0 && self.to_come > 0 {
             return Ok(false);
         }
         self.left = self.every;
@@ -240,6 +244,7 @@ impl<'p, 'r, 'a, T: Wire> MemoryPing<'p, 'r, 'a, T> {
         memory: &'p Memory<'_>,
         bytes: &SharedBytes<'p>,
         size: usize,
+        count: u64,
     ) -> Result<Self, AnyError> {
         let (heard, heard_shift) = byte_of(bytes, rig.layout.inbox(0, size).end - 1)?;
         let target = rig.target(Operation::Write, 0, size)?;
@@ -258,7 +263,7 @@ impl<'p, 'r, 'a, T: Wire> MemoryPing<'p, 'r, 'a, T> {
         Ok(Self {
             rig,
             watch: rig.watch("the other side's write"),
-            reporter: Reporter::new::<T>(),
+            reporter: Reporter::new::<T>(count),
             heard,
             heard_shift,
             hearing: first,
@@ -324,12 +329,13 @@ impl<'p, 'r, 'a, T: Wire> MessagePing<'p, 'r, 'a, T> {
         memory: &'p Memory<'_>,
         operation: Operation,
         size: usize,
+        count: u64,
     ) -> Result<Self, AnyError> {
         let request = || rig.request(memory, operation, 0, size);
         Ok(Self {
             rig,
             watch: rig.watch("the other side's message"),
-            reporter: Reporter::new::<T>(),
+            reporter: Reporter::new::<T>(count),
             quiet: [request()?],
             loud: [request()?.signaled()],
             inlet: rig.inlet(memory, 0, false)?,
