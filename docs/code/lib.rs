@@ -20,6 +20,7 @@ pages! {
     introduction = "introduction.md",
     concepts = "concepts.md",
     setup = "setup.md",
+    tools = "tools.md",
     ibverbs = "ibverbs.md",
     efa = "efa.md",
     nvmeof = "nvmeof.md",
