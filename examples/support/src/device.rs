@@ -96,12 +96,35 @@ fn device_in_software(world: &World, reason: &str) -> Result<Found<Device>, AnyE
 /// As for [`any_device`].
 #[cfg(feature = "gpu")]
 pub fn any_device_for_gpus(world: &World, selector: &DeviceSelector) -> Result<Device, AnyError> {
-    static ENGINE: OnceLock<std::sync::Arc<CudaEngine>> = OnceLock::new();
     let device = any_device(world, selector)?;
     if device.name() == software().name() {
-        ENGINE.get_or_init(|| CudaEngine::install(software()));
+        copy_with_cuda();
     }
     Ok(device)
+}
+
+/// As [`find_device`], for memory of GPUs.
+///
+/// # Errors
+///
+/// As for [`find_device`].
+#[cfg(feature = "gpu")]
+pub fn find_device_for_gpus(
+    world: &World,
+    selector: &DeviceSelector,
+) -> Result<Found<Device>, AnyError> {
+    let found = find_device(world, selector)?;
+    if found.stands_in.is_some() {
+        copy_with_cuda();
+    }
+    Ok(found)
+}
+
+/// Lets the device in software move its bytes with CUDA copies.
+#[cfg(feature = "gpu")]
+fn copy_with_cuda() {
+    static ENGINE: OnceLock<std::sync::Arc<CudaEngine>> = OnceLock::new();
+    ENGINE.get_or_init(|| CudaEngine::install(software()));
 }
 
 /// The device in software of this process.

@@ -44,9 +44,9 @@ mod srd;
 mod verbs;
 mod world;
 
-#[cfg(feature = "gpu")]
-pub use device::any_device_for_gpus;
 pub use device::{Found, SOFTWARE, any_device, find_device};
+#[cfg(feature = "gpu")]
+pub use device::{any_device_for_gpus, find_device_for_gpus};
 pub use error::{AnyError, Error, Result, chain};
 pub use launch::{launch, report, run, run_by_hand};
 pub use pattern::{check_pattern, pattern};

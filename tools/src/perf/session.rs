@@ -79,6 +79,12 @@ fn find(
 ) -> Result<(Device, Option<String>), AnyError> {
     let selector = selector(options)?;
     if plan.transport != Transport::Srd {
+        #[cfg(feature = "cuda")]
+        if plan.gpu.is_some() {
+            let Found { devices, stands_in } =
+                example_support::find_device_for_gpus(world, &selector)?;
+            return Ok((devices, stands_in));
+        }
         let Found { devices, stands_in } = find_device(world, &selector)?;
         return Ok((devices, stands_in));
     }
