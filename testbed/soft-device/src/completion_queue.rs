@@ -49,6 +49,9 @@ pub(crate) struct Completion {
     /// Of a message to an EFA device: who sent it, and whether it used no receive up.
     pub(crate) sgid: [u8; 16],
     pub(crate) unsolicited: bool,
+    /// Of an Ethernet frame: what its flow calls it, and the tag of a VLAN that was taken out.
+    pub(crate) flow_tag: u32,
+    pub(crate) vlan: u16,
     pub(crate) frees: Frees,
 }
 
@@ -63,6 +66,8 @@ pub(crate) enum Frees {
     Receive { pair: u32 },
     /// One of a shared receive queue.
     Shared { queue: u32 },
+    /// One of a work queue.
+    Work { queue: u32 },
 }
 
 /// When the next completion raises an event.

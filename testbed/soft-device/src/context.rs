@@ -325,6 +325,8 @@ impl Fabric {
         for number in pairs {
             self.silence(number);
         }
+        self.silence_work_queues(context);
+        self.end_rules(context);
         self.keys.cut_off(context);
         if let Some(context) = self.contexts.get_mut(context) {
             context.events.cut_off();

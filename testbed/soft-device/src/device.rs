@@ -100,6 +100,8 @@ impl Default for Limits {
 pub(crate) struct Port {
     pub(crate) state: c::ibv_port_state,
     pub(crate) lid: u16,
+    /// The address of an Ethernet port.
+    pub(crate) mac: [u8; 6],
     pub(crate) gids: Vec<GidEntry>,
     /// In host order; the first is the default partition.
     pub(crate) partition_keys: Vec<u16>,
@@ -226,6 +228,7 @@ impl Builder {
                         LinkLayer::Ethernet | LinkLayer::Unspecified => 0,
                         LinkLayer::InfiniBand => u16::try_from(unique % 0xbfff).unwrap_or(1).max(1),
                     },
+                    mac: mac(unique),
                     gids: gids.clone().unwrap_or_else(|| default_gids(link_layer, unique)),
                     partition_keys: (0..limits.max_pkeys)
                         .map(|index| if index == 0 { 0xffff } else { 0x8000 | index })
@@ -314,6 +317,15 @@ impl SoftDevice {
         let routed = |gid: &[u8; 16]| !gid.starts_with(&[0xfe, 0x80]);
         let gid = port.gids.iter().map(|entry| entry.gid).rfind(routed)?;
         Some(Ipv6Addr::from(gid).to_canonical())
+    }
+
+    /// The Ethernet address of a port, by which frames of raw packet queue pairs find it.
+    #[must_use]
+    pub fn mac(&self, port: u8) -> Option<[u8; 6]> {
+        let fabric = fabric();
+        let description = &fabric.device(self.number)?.description;
+        let port = description.port(port)?;
+        (description.link_layer == LinkLayer::Ethernet).then_some(port.mac)
     }
 
     /// Makes the `nth` call of a verb from now fail with `errno`, 1 being the next call.
@@ -454,6 +466,12 @@ impl Drop for SoftDevice {
 #[expect(clippy::panic, reason = "a test that misspells a verb must not pass")]
 fn place_of(verb: &str) -> usize {
     Verb::place_of(verb).unwrap_or_else(|| panic!("the soft device has no verb {verb}"))
+}
+
+/// The address of a port, made of a number that no other port has: that of its link-local GID.
+fn mac(unique: u32) -> [u8; 6] {
+    let [_, high, middle, low] = unique.to_be_bytes();
+    [0, 0, 0, high, middle, low]
 }
 
 /// The GID table of a port, made of a number that no other port has.

@@ -52,6 +52,8 @@ pub(crate) struct Fabric {
     pub(crate) attachments: Slab<Attachment>,
     pub(crate) counters: Slab<CompletionCounter>,
     pub(crate) flows: Slab<Flow>,
+    /// The flows by rank: the first one of a port that wants a frame gets it.
+    pub(crate) rules: Vec<u32>,
     pub(crate) flow_counters: Slab<FlowCounters>,
     pub(crate) work_queues: Slab<WorkQueue>,
     pub(crate) tables: Slab<IndirectionTable>,
@@ -68,6 +70,8 @@ pub(crate) struct Fabric {
     pub(crate) moderated: Vec<u32>,
     /// Scratch space of a transfer, kept so that none is allocated for each.
     pub(crate) scratch: Scratch,
+    /// The Ethernet frame on its way, kept as `scratch` is.
+    pub(crate) frame: Vec<u8>,
     timer_runs: bool,
 }
 
@@ -105,6 +109,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     attachments: Slab::starting_at(1),
     counters: Slab::starting_at(1),
     flows: Slab::starting_at(1),
+    rules: Vec::new(),
     flow_counters: Slab::starting_at(1),
     work_queues: Slab::starting_at(1),
     tables: Slab::starting_at(1),
@@ -115,6 +120,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     lingering: Vec::new(),
     moderated: Vec::new(),
     scratch: Scratch { from: Vec::new(), to: Vec::new(), woken: Vec::new() },
+    frame: Vec::new(),
     timer_runs: false,
 });
 

@@ -15,6 +15,7 @@ mod dma;
 mod domain;
 mod efa;
 mod errno;
+mod ethernet;
 mod fabric;
 mod handle;
 mod import;

@@ -10,6 +10,7 @@ mod extras;
 mod local;
 mod modify;
 mod post;
+mod raw;
 mod receive;
 mod route;
 mod scalable;
@@ -24,6 +25,7 @@ use rdma_sys as c;
 use crate::{
     async_event::{Acknowledgements, Element},
     errno::{Outcome, status},
+    ethernet::hash::Spreading,
     fabric::{Fabric, fabric},
     owner_lock::OwnerLock,
     verb::Verb,
@@ -79,6 +81,10 @@ pub(crate) struct QueuePair {
     ece: c::ibv_ece,
     /// Flows that lead to it.
     pub(crate) flows: u32,
+    /// Of a pair that has no queues of its own: how it spreads what comes over work queues.
+    pub(crate) spreading: Option<Spreading>,
+    /// It takes the tags of VLANs out of the frames that come.
+    strips_vlan: bool,
     /// Of a scalable reliable datagram pair: writes with immediate use no receive up, and writes may
     /// bring their data along.
     unsolicited: bool,
@@ -176,6 +182,9 @@ fn destroy(named: PairRef) -> Outcome {
     }
     if let Some(shared) = pair.srq.and_then(|srq| fabric.shared.get_mut(srq)) {
         shared.users -= 1;
+    }
+    if let Some(table) = pair.spreading.and_then(|it| fabric.tables.get_mut(it.table)) {
+        table.users -= 1;
     }
     if let Some(domain) = pair.xrc_domain {
         fabric.leave_xrc_domain(domain);

@@ -9,9 +9,11 @@ use crate::{
     clock,
     device::{Description, GidEntry, LinkLayer, Port},
     errno::{Outcome, minus_one, set_errno, status},
+    ethernet::hash::FIELDS,
     fabric::{Fabric, fabric},
     handle::ContextRef,
     verb::Verb,
+    work_queue::LARGEST_TABLE,
 };
 
 impl Fabric {
@@ -42,6 +44,7 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
     let limits = &device.limits;
     let count = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
     let guid = device.guid.to_be();
+    let ethernet = device.link_layer == LinkLayer::Ethernet;
     let mut attr = c::ibv_device_attr {
         node_guid: guid,
         sys_image_guid: guid,
@@ -59,7 +62,8 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
             | c::IBV_DEVICE_MEM_WINDOW
             | c::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | c::IBV_DEVICE_MEM_MGT_EXTENSIONS
-            | c::IBV_DEVICE_XRC,
+            | c::IBV_DEVICE_XRC
+            | if ethernet { c::IBV_DEVICE_MANAGED_FLOW_STEERING } else { 0 },
         max_sge: count(limits.max_sge),
         max_sge_rd: count(limits.max_sge),
         max_cq: count(limits.max_cq),
@@ -71,6 +75,7 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
         max_res_rd_atom: count(limits.max_qp).saturating_mul(limits.max_qp_rd_atom.into()),
         atomic_cap: c::IBV_ATOMIC_HCA,
         max_mw: count(limits.max_mw),
+        max_raw_ethy_qp: if ethernet { count(limits.max_qp) } else { 0 },
         max_mcast_grp: count(limits.max_mcast_grp),
         max_mcast_qp_attach: count(limits.max_qp),
         max_total_mcast_qp_attach: count(limits.max_qp),
@@ -114,6 +119,25 @@ pub(crate) unsafe extern "C" fn query_device_ex(
 /// libibverbs does not name.
 const FLUSH_AND_ATOMIC_WRITE: u64 = 7 << 38;
 
+/// What the device does with frames, if its ports are of Ethernet.
+fn ethernet_attr(device: &Description) -> c::ibv_device_attr_ex {
+    if device.link_layer != LinkLayer::Ethernet {
+        return c::ibv_device_attr_ex::default();
+    }
+    c::ibv_device_attr_ex {
+        rss_caps: c::ibv_rss_caps {
+            supported_qpts: 1 << c::IBV_QPT_RAW_PACKET,
+            max_rwq_indirection_tables: device.limits.max_qp,
+            max_rwq_indirection_table_size: u32::try_from(LARGEST_TABLE).unwrap_or(0),
+            rx_hash_fields_mask: FIELDS.into(),
+            rx_hash_function: u8::try_from(c::IBV_RX_HASH_FUNC_TOEPLITZ).unwrap_or(0),
+        },
+        max_wq_type_rq: device.limits.max_qp,
+        raw_packet_caps: c::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING,
+        ..c::ibv_device_attr_ex::default()
+    }
+}
+
 fn device_attr_ex(device: &Description) -> c::ibv_device_attr_ex {
     c::ibv_device_attr_ex {
         orig_attr: device_attr(device),
@@ -125,7 +149,7 @@ fn device_attr_ex(device: &Description) -> c::ibv_device_attr_ex {
         cq_mod_caps: c::ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX },
         max_dm_size: device.limits.max_dm_size,
         phys_port_cnt_ex: u32::try_from(device.ports.len()).unwrap_or(u32::MAX),
-        ..c::ibv_device_attr_ex::default()
+        ..ethernet_attr(device)
     }
 }
 

@@ -1,4 +1,4 @@
-//! Flows and their counters: kept, checked and counted as children, but no packet comes their way.
+//! Flows, which bring frames of a port to queue pairs, and their counters.
 #![expect(unsafe_code, reason = "the verbs of flow steering, called from C")]
 
 use std::ffi::c_int;
@@ -7,30 +7,60 @@ use rdma_sys as c;
 
 use crate::{
     errno::{Outcome, object, status},
-    fabric::fabric,
+    ethernet::filter::Specifications,
+    fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
     pair::PairRef,
     verb::Verb,
 };
 
-/// A rule that would bring packets to a queue pair.
+/// A rule that brings frames of a port to a queue pair.
 #[derive(Debug)]
 pub(crate) struct Flow {
     pub(crate) context: u32,
-    pair: u32,
-    counters: Option<u32>,
+    pub(crate) pair: u32,
+    /// The device and its port.
+    pub(crate) at: (u32, u8),
+    pub(crate) kind: c::ibv_flow_attr_type,
+    priority: u16,
+    /// Rules after it see the frame as well.
+    pub(crate) lets_pass: bool,
+    pub(crate) wants: Specifications,
+}
+
+impl Flow {
+    /// What comes first gets the frame: specific rules before those for what is left, and among them the one of the
+    /// smaller number of priority.
+    fn rank(&self) -> (c::ibv_flow_attr_type, u16) {
+        let kind = match self.kind {
+            c::IBV_FLOW_ATTR_MC_DEFAULT => 1,
+            c::IBV_FLOW_ATTR_ALL_DEFAULT => 2,
+            _ => 0,
+        };
+        (kind, self.priority)
+    }
 }
 
 /// Counters of flows.
 #[derive(Debug)]
 pub(crate) struct FlowCounters {
     pub(crate) context: u32,
-    /// What each index counts.
-    points: Vec<u32>,
+    points: Vec<Point>,
+    /// Flows that count there.
     flows: u32,
 }
 
-/// See `ibv_create_flow(3)`: of datagram pairs.
+/// What is counted at an index.
+#[derive(Debug)]
+struct Point {
+    index: u32,
+    kind: c::ibv_counter_description,
+    /// The flow, `None` for all that count there.
+    flow: Option<u32>,
+    value: u64,
+}
+
+/// See `ibv_create_flow(3)`: of datagram pairs, to which no frame comes, and of raw packet pairs.
 pub(crate) unsafe extern "C" fn create_flow(
     qp: *mut c::ibv_qp,
     attr: *mut c::ibv_flow_attr,
@@ -41,37 +71,80 @@ pub(crate) unsafe extern "C" fn create_flow(
     let raw = unsafe { (*qp).context };
     // SAFETY: a pair does not outlive its context.
     let context = unsafe { ContextRef::of(raw) };
+    // SAFETY: the caller gives attributes with their specifications behind them, and live counters.
+    let wants = unsafe { Specifications::read(attr) };
     // SAFETY: the caller gives a readable struct.
     let attr = unsafe { *attr };
-    // SAFETY: the caller gives a live pair, and no call changes this field.
-    let kind = unsafe { (*qp).qp_type };
-    object(create(context, pair, kind, &attr))
+    object(create(context, pair, &attr, wants))
 }
 
 fn create(
     context: ContextRef,
-    pair: PairRef,
-    kind: c::ibv_qp_type,
+    named: PairRef,
     attr: &c::ibv_flow_attr,
+    wants: Outcome<Specifications>,
 ) -> Outcome<*mut c::ibv_flow> {
     let mut fabric = fabric();
     fabric.enter(context.device, Verb::ibv_create_flow)?;
-    let flags = c::IBV_FLOW_ATTR_FLAGS_DONT_TRAP | c::IBV_FLOW_ATTR_FLAGS_EGRESS;
+    let wants = wants?;
     let device = fabric.device(context.device).ok_or(libc::ENODEV)?;
     let known = attr.comp_mask == 0
         && attr.type_ <= c::IBV_FLOW_ATTR_SNIFFER
-        && attr.flags & !flags == 0
         && device.description.port(attr.port).is_some();
-    if !known || kind != c::IBV_QPT_UD {
+    let kind = fabric.pairs.get(named.number).map(|pair| pair.kind);
+    if !known
+        || !matches!(kind, Some(c::IBV_QPT_UD | c::IBV_QPT_RAW_PACKET))
+        || (attr.type_ != c::IBV_FLOW_ATTR_NORMAL && wants.has_filters())
+    {
         return Err(libc::EINVAL);
     }
-    fabric.pairs.get_mut(pair.number).ok_or(libc::EINVAL)?.flows += 1;
-    let number = fabric.flows.insert_with(|_| Flow {
+    if attr.flags & !c::IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    if let Some(counters) = wants.counters {
+        fabric.flow_counters.get_mut(counters).ok_or(libc::EINVAL)?.flows += 1;
+    }
+    fabric.pairs.get_mut(named.number).ok_or(libc::EINVAL)?.flows += 1;
+    let flow = Flow {
         context: context.number,
-        pair: pair.number,
-        counters: None,
-    });
+        pair: named.number,
+        at: (context.device, attr.port),
+        kind: attr.type_,
+        priority: attr.priority,
+        lets_pass: attr.flags & c::IBV_FLOW_ATTR_FLAGS_DONT_TRAP != 0,
+        wants,
+    };
+    let rank = flow.rank();
+    let ranks_before =
+        |&each: &u32| fabric.flows.get(each).is_some_and(|other| other.rank() <= rank);
+    let place = fabric.rules.partition_point(ranks_before);
+    let number = fabric.flows.insert_with(|_| flow);
+    fabric.rules.insert(place, number);
     Ok(Handle::make(c::ibv_flow { comp_mask: 0, context: context.raw, handle: number }, number))
+}
+
+impl Fabric {
+    /// Takes the flows of a closed context out of force.
+    pub(crate) fn end_rules(&mut self, context: u32) {
+        let flows = &self.flows;
+        self.rules.retain(|&rule| flows.get(rule).is_some_and(|flow| flow.context != context));
+    }
+
+    /// Counts a frame that a flow took.
+    pub(crate) fn count_frame(&mut self, flow: u32, length: usize) {
+        let counters = self.flows.get(flow).and_then(|flow| flow.wants.counters);
+        let Some(counters) = counters.and_then(|number| self.flow_counters.get_mut(number)) else {
+            return;
+        };
+        for point in &mut counters.points {
+            if point.flow.is_none_or(|counted| counted == flow) {
+                point.value += match point.kind {
+                    c::IBV_COUNTER_PACKETS => 1,
+                    _ => u64::try_from(length).unwrap_or(0),
+                };
+            }
+        }
+    }
 }
 
 /// See `ibv_create_flow(3)`.
@@ -85,10 +158,13 @@ pub(crate) unsafe extern "C" fn destroy_flow(flow: *mut c::ibv_flow) -> c_int {
     let mut fabric = fabric();
     let outcome = fabric.enter(context.device, Verb::ibv_destroy_flow).and_then(|()| {
         let removed = fabric.flows.remove(number).ok_or(libc::EINVAL)?;
+        fabric.rules.retain(|&each| each != number);
         if let Some(pair) = fabric.pairs.get_mut(removed.pair) {
             pair.flows -= 1;
         }
-        if let Some(counters) = removed.counters.and_then(|it| fabric.flow_counters.get_mut(it)) {
+        if let Some(counters) =
+            removed.wants.counters.and_then(|it| fabric.flow_counters.get_mut(it))
+        {
             counters.flows -= 1;
         }
         Ok(())
@@ -156,7 +232,8 @@ pub(crate) unsafe extern "C" fn destroy_counters(counters: *mut c::ibv_counters)
     status(outcome)
 }
 
-/// See `ibv_attach_counters_point_flow(3)`.
+/// See `ibv_attach_counters_point_flow(3)`: `EBUSY` for a point of all flows once a flow counts there, as on
+/// ConnectX cards.
 pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     counters: *mut c::ibv_counters,
     attr: *mut c::ibv_counter_attach_attr,
@@ -172,23 +249,33 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     let entered = fabric.enter(context.device, Verb::ibv_attach_counters_point_flow);
     status(entered.and_then(|()| {
         let known = attr.counter_desc <= c::IBV_COUNTER_BYTES && attr.comp_mask == 0;
-        let there = fabric.flow_counters.get_mut(number).ok_or(libc::EINVAL)?;
-        if !known || there.points.contains(&attr.index) {
+        let there = fabric.flow_counters.get(number).ok_or(libc::EINVAL)?;
+        if !known || there.points.iter().any(|point| point.index == attr.index) {
             return Err(libc::EINVAL);
         }
-        there.points.push(attr.index);
-        let Some(flow) = flow else { return Ok(()) };
-        let flow = fabric.flows.get_mut(flow).ok_or(libc::EINVAL)?;
-        if flow.counters.replace(number).is_none()
-            && let Some(counters) = fabric.flow_counters.get_mut(number)
-        {
-            counters.flows += 1;
+        if flow.is_none() && there.flows > 0 {
+            return Err(libc::EBUSY);
         }
+        let mut newly = false;
+        if let Some(flow) = flow {
+            let flow = fabric.flows.get_mut(flow).ok_or(libc::EINVAL)?;
+            match flow.wants.counters.replace(number) {
+                None => newly = true,
+                Some(same) if same == number => {}
+                Some(other) => {
+                    flow.wants.counters = Some(other);
+                    return Err(libc::EBUSY);
+                }
+            }
+        }
+        let there = fabric.flow_counters.get_mut(number).ok_or(libc::EINVAL)?;
+        there.flows += u32::from(newly);
+        there.points.push(Point { index: attr.index, kind: attr.counter_desc, flow, value: 0 });
         Ok(())
     }))
 }
 
-/// See `ibv_read_counters(3)`: no packet was counted.
+/// See `ibv_read_counters(3)`: 0 at an index where nothing is counted.
 pub(crate) unsafe extern "C" fn read_counters(
     counters: *mut c::ibv_counters,
     values: *mut u64,
@@ -200,13 +287,18 @@ pub(crate) unsafe extern "C" fn read_counters(
     let mut fabric = fabric();
     status(fabric.enter(context.device, Verb::ibv_read_counters).and_then(|()| {
         let there = fabric.flow_counters.get(number).ok_or(libc::EINVAL)?;
-        let highest = there.points.iter().max().map_or(0, |&index| index + 1);
+        let highest = there.points.iter().map(|point| point.index + 1).max().unwrap_or(0);
         if count < highest || flags & !c::IBV_READ_COUNTERS_ATTR_PREFER_CACHED != 0 {
             return Err(libc::EINVAL);
         }
         let count = usize::try_from(count).map_err(|_| libc::EINVAL)?;
         // SAFETY: the caller gives `count` places.
         unsafe { values.write_bytes(0, count) };
+        for point in &there.points {
+            let place = values.wrapping_add(usize::try_from(point.index).unwrap_or(0));
+            // SAFETY: the index is below `count`, which was checked.
+            unsafe { place.write(point.value) };
+        }
         Ok(())
     }))
 }

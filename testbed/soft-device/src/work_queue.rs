@@ -1,5 +1,4 @@
-//! Work queues and the tables that spread packets over them: kept, checked and counted as children, but
-//! no packet comes their way.
+//! Work queues, and the tables that spread frames over them.
 #![expect(unsafe_code, reason = "the verbs of work queues, called from C")]
 
 use std::{ffi::c_int, ptr, slice};
@@ -7,14 +6,19 @@ use std::{ffi::c_int, ptr, slice};
 use rdma_sys as c;
 
 use crate::{
-    completion_queue::{Completion, QueueRef},
+    completion_queue::{Completion, Frees, QueueRef},
     domain::DomainRef,
     errno::{Outcome, object, status},
+    ethernet::{Arrived, hash::Spreading, stored_length},
     fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
+    memory::Piece,
     pair::{ReceiveQueue, segments},
     verb::Verb,
 };
+
+/// The most entries of a table.
+pub(crate) const LARGEST_TABLE: usize = 1024;
 
 /// A receive work queue.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub(crate) struct WorkQueue {
     queue: u32,
     state: c::ibv_wq_state,
     receive: ReceiveQueue,
+    /// The domain whose keys its receives may name.
+    domain: u32,
+    strips_vlan: bool,
     tables: u32,
 }
 
@@ -32,6 +39,8 @@ pub(crate) struct WorkQueue {
 pub(crate) struct IndirectionTable {
     pub(crate) context: u32,
     queues: Vec<u32>,
+    /// Queue pairs that spread by it.
+    pub(crate) users: u32,
 }
 
 /// See `ibv_create_wq(3)`.
@@ -61,7 +70,9 @@ fn create(pd: DomainRef, queue: QueueRef, attr: &c::ibv_wq_init_attr) -> Outcome
     {
         return Err(libc::EINVAL);
     }
-    if attr.comp_mask & c::IBV_WQ_INIT_ATTR_FLAGS != 0 && attr.create_flags != 0 {
+    let given = attr.comp_mask & c::IBV_WQ_INIT_ATTR_FLAGS != 0;
+    let flags = if given { attr.create_flags } else { 0 };
+    if flags & !c::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0 {
         return Err(libc::EOPNOTSUPP);
     }
     fabric.join(pd)?;
@@ -72,6 +83,8 @@ fn create(pd: DomainRef, queue: QueueRef, attr: &c::ibv_wq_init_attr) -> Outcome
         queue: queue.number,
         state: c::IBV_WQS_RESET,
         receive: ReceiveQueue::new(attr.max_wr, attr.max_sge),
+        domain: pd.number,
+        strips_vlan: flags & c::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0,
         tables: 0,
     });
     let raw = c::ibv_wq {
@@ -138,6 +151,10 @@ fn modify(context: ContextRef, number: u32, attr: &c::ibv_wq_attr) -> Outcome<c:
         _ => return Err(libc::EINVAL),
     }
     queue.state = attr.wq_state;
+    let completions = queue.queue;
+    if attr.wq_state == c::IBV_WQS_RESET {
+        fabric.sweep_those(completions, |it| it.frees == Frees::Work { queue: number });
+    }
     fabric.flush_work_queue(number);
     Ok(attr.wq_state)
 }
@@ -150,11 +167,78 @@ impl Fabric {
             && let Some((wr_id, _)) = queue.receive.next()
         {
             queue.receive.advance();
-            queue.receive.free_one();
             let target = queue.queue;
-            let completion = Completion { wr_id, qp_num: number, ..Completion::default() };
-            self.report(target, completion.ended(c::IBV_WC_WR_FLUSH_ERR));
+            self.report(target, received(number, wr_id).ended(c::IBV_WC_WR_FLUSH_ERR));
         }
+    }
+
+    /// Takes the work queues of a closed context out of use.
+    pub(crate) fn silence_work_queues(&mut self, context: u32) {
+        for (_, queue) in self.work_queues.iter_mut().filter(|(_, it)| it.context == context) {
+            queue.state = c::IBV_WQS_RESET;
+            queue.receive.clear();
+        }
+    }
+
+    /// Frees a place of a work queue, whose completion was polled.
+    pub(crate) fn free_work(&mut self, number: u32) {
+        if let Some(queue) = self.work_queues.get_mut(number) {
+            queue.receive.free_one();
+        }
+    }
+
+    /// Gives a frame to the work queue that its hash leads to, or drops it where that takes none or has no receive.
+    pub(crate) fn spread(
+        &mut self,
+        spreading: &Spreading,
+        arrived: Arrived<'_>,
+        to: &mut Vec<Piece>,
+    ) {
+        let Some(table) = self.tables.get(spreading.table) else { return };
+        let hash = usize::try_from(spreading.hash(arrived.headers)).unwrap_or(0);
+        // The size is a power of two.
+        let Some(&number) = table.queues.get(hash & (table.queues.len() - 1)) else { return };
+        let Some(queue) = self.work_queues.get_mut(number) else { return };
+        if queue.state != c::IBV_WQS_RDY {
+            return;
+        }
+        let Some((wr_id, segments)) = queue.receive.next() else { return };
+        let strips = queue.strips_vlan;
+        let length = u64::try_from(stored_length(arrived.bytes, strips)).unwrap_or(u64::MAX);
+        let room: u64 = segments.iter().map(|segment| u64::from(segment.length)).sum();
+        to.clear();
+        let opened = self.keys.gather(segments, queue.domain, c::IBV_ACCESS_LOCAL_WRITE, to);
+        queue.receive.advance();
+        let target = queue.queue;
+        let outcome = match opened {
+            _ if length > room => Err(c::IBV_WC_LOC_LEN_ERR),
+            Err(_) => Err(c::IBV_WC_LOC_PROT_ERR),
+            Ok(_) => self.store_frame(arrived, strips, to).ok_or(c::IBV_WC_GENERAL_ERR),
+        };
+        match outcome {
+            Ok(Completion { byte_len, flow_tag, vlan, .. }) => {
+                let completion = received(number, wr_id);
+                self.report(target, Completion { byte_len, flow_tag, vlan, ..completion });
+            }
+            Err(status) => {
+                self.report(target, received(number, wr_id).ended(status));
+                if let Some(queue) = self.work_queues.get_mut(number) {
+                    queue.state = c::IBV_WQS_ERR;
+                }
+                self.flush_work_queue(number);
+            }
+        }
+    }
+}
+
+/// The completion of a receive, without what is special about the frame.
+fn received(number: u32, wr_id: u64) -> Completion {
+    Completion {
+        wr_id,
+        opcode: c::IBV_WC_RECV,
+        qp_num: number,
+        frees: Frees::Work { queue: number },
+        ..Completion::default()
     }
 }
 
@@ -203,6 +287,7 @@ pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut c::ibv_wq) -> c_int {
         }
         let removed = fabric.work_queues.remove(number).ok_or(libc::EINVAL)?;
         fabric.leave(removed.holder);
+        fabric.sweep_those(removed.queue, |it| it.frees == Frees::Work { queue: number });
         if let Some(queue) = fabric.queues.get_mut(removed.queue) {
             queue.users -= 1;
         }
@@ -224,7 +309,8 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     let context = unsafe { ContextRef::of(context) };
     // SAFETY: the caller gives a readable struct.
     let attr = unsafe { *attr };
-    let Some(count) = 1usize.checked_shl(attr.log_ind_tbl_size).filter(|&count| count <= 1024)
+    let Some(count) =
+        1usize.checked_shl(attr.log_ind_tbl_size).filter(|&count| count <= LARGEST_TABLE)
     else {
         return object(Err(libc::EINVAL));
     };
@@ -240,8 +326,11 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
         for &queue in &queues {
             fabric.work_queues.get_mut(queue).ok_or(libc::EINVAL)?.tables += 1;
         }
-        let number =
-            fabric.tables.insert_with(|_| IndirectionTable { context: context.number, queues });
+        let number = fabric.tables.insert_with(|_| IndirectionTable {
+            context: context.number,
+            queues,
+            users: 0,
+        });
         let raw = c::ibv_rwq_ind_table {
             context: context.raw,
             ind_tbl_handle: number.cast_signed(),
@@ -252,7 +341,7 @@ pub(crate) unsafe extern "C" fn create_rwq_ind_table(
     }))
 }
 
-/// See `ibv_create_rwq_ind_table(3)`.
+/// See `ibv_create_rwq_ind_table(3)`: `EBUSY` while a queue pair spreads by it.
 pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut c::ibv_rwq_ind_table) -> c_int {
     // SAFETY: the caller gives a live table.
     let raw = unsafe { (*table).context };
@@ -262,6 +351,9 @@ pub(crate) unsafe extern "C" fn destroy_rwq_ind_table(table: *mut c::ibv_rwq_ind
     let number = unsafe { Handle::number(table) };
     let mut fabric = fabric();
     let outcome = fabric.enter(context.device, Verb::ibv_destroy_rwq_ind_table).and_then(|()| {
+        if fabric.tables.get(number).ok_or(libc::EINVAL)?.users > 0 {
+            return Err(libc::EBUSY);
+        }
         let removed = fabric.tables.remove(number).ok_or(libc::EINVAL)?;
         for queue in removed.queues {
             if let Some(queue) = fabric.work_queues.get_mut(queue) {

@@ -126,6 +126,7 @@ impl Fabric {
                     shared.receive.free_one();
                 }
             }
+            Frees::Work { queue } => self.free_work(queue),
             Frees::Receive { pair } => {
                 if let Some(pair) = self.pairs.get_mut(pair) {
                     pair.receive.free_one();
@@ -137,11 +138,16 @@ impl Fabric {
 
     /// Removes the completions of a pair that is destroyed or reset, on their way or there.
     pub(crate) fn sweep(&mut self, queue: u32, pair: u32) {
+        self.sweep_those(queue, |completion| completion.pair == pair);
+    }
+
+    /// Removes the completions that are meant, on their way or there.
+    pub(crate) fn sweep_those(&mut self, queue: u32, meant: impl Fn(&Completion) -> bool) {
         let Some(there) = self.queues.get_mut(queue) else { return };
-        there.entries.retain(|completion| completion.pair != pair);
+        there.entries.retain(|completion| !meant(completion));
         let device = there.device;
         if let Some(control) = self.control(device) {
-            control.forget_held(|held| held.queue == queue && held.completion.pair == pair);
+            control.forget_held(|held| held.queue == queue && meant(&held.completion));
         }
     }
 }

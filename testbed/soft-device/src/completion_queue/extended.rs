@@ -6,7 +6,10 @@ use std::{ffi::c_int, mem::offset_of};
 use rdma_sys as c;
 
 use super::{Completion, QueueHandle, Request, channel_number, create};
-use crate::{errno::object, fabric::fabric, handle::ContextRef, owner_lock::Reentered, verb::Verb};
+use crate::{
+    device::LinkLayer, errno::object, fabric::fabric, handle::ContextRef, owner_lock::Reentered,
+    verb::Verb,
+};
 
 /// See `ibv_create_cq_ex(3)`.
 pub(crate) unsafe extern "C" fn create_cq_ex(
@@ -37,8 +40,11 @@ unsafe fn make(
     let known = c::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     let flags = if attr.comp_mask & known == 0 { 0 } else { attr.flags };
     let known_flags = c::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | c::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    let unsupported =
-        u64::from(c::IBV_WC_EX_WITH_CVLAN | c::IBV_WC_EX_WITH_FLOW_TAG | c::IBV_WC_EX_WITH_TM_INFO);
+    let link = fabric().device(context.device).map(|device| device.description.link_layer);
+    let of_frames = c::IBV_WC_EX_WITH_CVLAN | c::IBV_WC_EX_WITH_FLOW_TAG;
+    let unsupported = u64::from(
+        c::IBV_WC_EX_WITH_TM_INFO | if link == Some(LinkLayer::Ethernet) { 0 } else { of_frames },
+    );
     let wanted = attr.wc_flags;
     if attr.comp_mask & !known != 0 || flags & !known_flags != 0 {
         return object(Err(libc::EINVAL));
@@ -155,6 +161,8 @@ fn fill(ex: &mut c::ibv_cq_ex, wanted: u64) {
     ex.read_slid = asked(c::IBV_WC_EX_WITH_SLID).then_some(read_slid);
     ex.read_sl = asked(c::IBV_WC_EX_WITH_SL).then_some(read_sl);
     ex.read_dlid_path_bits = asked(c::IBV_WC_EX_WITH_DLID_PATH_BITS).then_some(read_dlid_path_bits);
+    ex.read_cvlan = asked(c::IBV_WC_EX_WITH_CVLAN).then_some(read_cvlan);
+    ex.read_flow_tag = asked(c::IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
     ex.read_completion_ts =
         asked(c::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP).then_some(read_completion_ts);
     ex.read_completion_wallclock_ns = asked(c::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
@@ -255,6 +263,8 @@ readers! {
     read_slid -> u32 = |completion| completion.slid.into();
     read_sl -> u8 = |completion| completion.sl;
     read_dlid_path_bits -> u8 = |_completion| 0;
+    read_cvlan -> u16 = |completion| completion.vlan;
+    read_flow_tag -> u32 = |completion| completion.flow_tag;
     read_completion_ts -> u64 = |completion| completion.timestamp;
     read_completion_wallclock_ns -> u64 = |completion| completion.wallclock;
 }

@@ -13,9 +13,11 @@ use super::{
 use crate::{
     async_event::Acknowledgements,
     completion_queue::QueueRef,
+    device::LinkLayer,
     domain::DomainRef,
     efa::EfaLimits,
     errno::{Outcome, object},
+    ethernet::hash::{FIELDS, IPV4, IPV6, KEY, Spreading, TCP, UDP},
     fabric::{Fabric, fabric},
     handle::{ContextRef, Handle},
     owner_lock::OwnerLock,
@@ -32,6 +34,8 @@ pub(crate) struct Creation {
     receive_cq: Option<u32>,
     srq: Option<u32>,
     blocks_loopback: bool,
+    strips_vlan: bool,
+    spreading: Option<Spreading>,
     /// The operations that were asked for, `None` for a pair without extended posting.
     operations: Option<u64>,
     /// What was asked for beyond the verbs.
@@ -67,6 +71,8 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         // SAFETY: the caller gives null or a live shared queue.
         srq: unsafe { number(init.srq) },
         blocks_loopback: false,
+        strips_vlan: false,
+        spreading: None,
         operations: None,
         efa: None,
     };
@@ -175,10 +181,15 @@ unsafe fn extended_creation(
     let known = c::IBV_QP_INIT_ATTR_PD
         | c::IBV_QP_INIT_ATTR_XRCD
         | c::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | c::IBV_QP_INIT_ATTR_IND_TABLE
+        | c::IBV_QP_INIT_ATTR_RX_HASH
         | c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     let given = |flag: u32| attr.comp_mask & flag != 0;
     let flags = if given(c::IBV_QP_INIT_ATTR_CREATE_FLAGS) { attr.create_flags } else { 0 };
-    if attr.comp_mask & !known != 0 || flags & !c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0 {
+    let known_flags = c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | c::IBV_QP_CREATE_CVLAN_STRIPPING;
+    let strips_vlan = flags & c::IBV_QP_CREATE_CVLAN_STRIPPING != 0;
+    let raw = attr.qp_type == c::IBV_QPT_RAW_PACKET;
+    if attr.comp_mask & !known != 0 || flags & !known_flags != 0 || (strips_vlan && !raw) {
         return Err(libc::EINVAL);
     }
     let extended = given(c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
@@ -201,9 +212,51 @@ unsafe fn extended_creation(
         // SAFETY: by the contract above.
         srq: unsafe { number(attr.srq) },
         blocks_loopback: flags & c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
+        strips_vlan,
+        // SAFETY: by the contract above.
+        spreading: unsafe { spreading(attr) }?,
         operations: extended.then_some(attr.send_ops_flags),
         efa: None,
     })
+}
+
+/// How a pair is to spread what comes to it, if it is: `EINVAL` for a key that is too long or too short and for fields of
+/// both versions of IP or both TCP and UDP, `EOPNOTSUPP` for a
+/// function or a field that the device does not know.
+///
+/// # Safety
+///
+/// The table in the struct is live or null, and its key has as many bytes as it says.
+unsafe fn spreading(attr: &c::ibv_qp_init_attr_ex) -> Outcome<Option<Spreading>> {
+    let both = c::IBV_QP_INIT_ATTR_IND_TABLE | c::IBV_QP_INIT_ATTR_RX_HASH;
+    let asked = attr.comp_mask & both;
+    if asked == 0 {
+        return Ok(None);
+    }
+    let hash = &attr.rx_hash_conf;
+    let whole = asked == both
+        && attr.qp_type == c::IBV_QPT_RAW_PACKET
+        && !attr.rwq_ind_tbl.is_null()
+        && !hash.rx_hash_key.is_null()
+        && usize::from(hash.rx_hash_key_len) == KEY;
+    if !whole {
+        return Err(libc::EINVAL);
+    }
+    let fields = u32::try_from(hash.rx_hash_fields_mask).map_err(|_| libc::EOPNOTSUPP)?;
+    let toeplitz = u32::from(hash.rx_hash_function) == c::IBV_RX_HASH_FUNC_TOEPLITZ;
+    if !toeplitz || fields & !FIELDS != 0 {
+        return Err(libc::EOPNOTSUPP);
+    }
+    // As on ConnectX cards.
+    let both = |a: u32, b: u32| fields & a != 0 && fields & b != 0;
+    if both(IPV4, IPV6) || both(TCP, UDP) {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the table is live, by the contract above.
+    let table = unsafe { Handle::number(attr.rwq_ind_tbl) };
+    // SAFETY: the key has this many bytes, which was compared.
+    let key = unsafe { hash.rx_hash_key.cast::<[u8; KEY]>().read() };
+    Ok(Some(Spreading { table, key, fields }))
 }
 
 /// The number of a completion queue, `None` for null.
@@ -234,6 +287,10 @@ impl Creation {
         let fits = match kind {
             c::IBV_QPT_RC | c::IBV_QPT_UD => pd && send && receive && !xrc,
             c::IBV_QPT_UC => pd && send && receive && !xrc && self.srq.is_none(),
+            c::IBV_QPT_RAW_PACKET if self.spreading.is_some() => {
+                pd && !send && !receive && !xrc && self.srq.is_none() && self.operations.is_none()
+            }
+            c::IBV_QPT_RAW_PACKET => pd && send && receive && !xrc,
             c::IBV_QPT_XRC_SEND => pd && send && !xrc && self.srq.is_none(),
             c::IBV_QPT_DRIVER if self.efa.is_some() => {
                 pd && send && receive && !xrc && self.srq.is_none()
@@ -251,6 +308,10 @@ fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c
     fabric.enter(context.device, creation.verb)?;
     if let Some(efa) = fabric.device(context.device).and_then(|it| it.description.efa.as_ref()) {
         check_efa(efa, init)?;
+    }
+    let link = fabric.device(context.device).map(|device| device.description.link_layer);
+    if init.qp_type == c::IBV_QPT_RAW_PACKET && link != Some(LinkLayer::Ethernet) {
+        return Err(libc::EOPNOTSUPP);
     }
     let limits = fabric.limits(context.device)?;
     if init.cap.max_send_wr > limits.max_qp_wr
@@ -279,6 +340,9 @@ fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c
     } else if !receives {
         init.cap = c::ibv_qp_cap { max_recv_wr: 0, max_recv_sge: 0, ..init.cap };
     }
+    if creation.spreading.is_some() {
+        init.cap = c::ibv_qp_cap::default();
+    }
     if let Some(domain) = creation.xrc_domain {
         fabric.xrc_domains.get_mut(domain).ok_or(libc::EINVAL)?.users += 1;
     }
@@ -292,6 +356,9 @@ fn create(creation: &Creation, init: &mut c::ibv_qp_init_attr) -> Outcome<*mut c
     }
     if let Some(shared) = creation.srq.and_then(|srq| fabric.shared.get_mut(srq)) {
         shared.users += 1;
+    }
+    if let Some(table) = creation.spreading.and_then(|it| fabric.tables.get_mut(it.table)) {
+        table.users += 1;
     }
     Ok(ptr::with_exposed_provenance_mut(add(&mut fabric, creation, init)))
 }
@@ -345,6 +412,8 @@ fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> 
         handles: 1,
         ece: c::ibv_ece::default(),
         flows: 0,
+        spreading: creation.spreading,
+        strips_vlan: creation.strips_vlan,
         unsolicited: creation.efa.is_some_and(|efa| efa.unsolicited),
         inline_writes: creation.efa.is_some_and(|efa| efa.inline_writes),
     });
@@ -434,6 +503,8 @@ fn open(context: ContextRef, attr: &c::ibv_qp_open_attr, domain: u32) -> Outcome
         receive_cq: None,
         srq: None,
         blocks_loopback: false,
+        strips_vlan: false,
+        spreading: None,
         operations: None,
         efa: None,
     };

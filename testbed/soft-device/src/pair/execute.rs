@@ -96,7 +96,7 @@ impl Fabric {
             return;
         }
         match kind {
-            c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND => self.fail(number, None),
+            c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND | c::IBV_QPT_RAW_PACKET => self.fail(number, None),
             // Each message stands for itself.
             c::IBV_QPT_DRIVER => {}
             // Without acknowledgements only the sending half fails.
@@ -137,6 +137,7 @@ impl Fabric {
         let step = match (request.opcode, kind) {
             (c::IBV_WR_BIND_MW | c::IBV_WR_LOCAL_INV, _) => self.local(number, request),
             (_, c::IBV_QPT_UD) => self.datagram(number, position, request, &mut scratch),
+            (_, c::IBV_QPT_RAW_PACKET) => self.frame(number, position, request, &mut scratch),
             (_, c::IBV_QPT_UC) => {
                 self.connected(number, position, request, &mut scratch).forgotten()
             }

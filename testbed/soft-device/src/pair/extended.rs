@@ -123,6 +123,7 @@ pub(super) fn supported(kind: c::ibv_qp_type) -> u64 {
         c::IBV_QPT_RC | c::IBV_QPT_XRC_SEND => sends | writes | reads,
         c::IBV_QPT_UC => sends | writes,
         c::IBV_QPT_UD => sends,
+        c::IBV_QPT_RAW_PACKET => c::IBV_QP_EX_WITH_SEND,
         c::IBV_QPT_DRIVER => {
             sends
                 | c::IBV_QP_EX_WITH_RDMA_WRITE

@@ -41,6 +41,10 @@ fn modify(named: PairRef, attr: &c::ibv_qp_attr, mask: u32) -> Outcome {
     fabric.enter(named.device, Verb::ibv_modify_qp)?;
     let device = fabric.device(named.device).ok_or(libc::ENODEV)?;
     let pair = fabric.pairs.get(named.number).ok_or(libc::EINVAL)?;
+    // It has no queues, and so nothing that could be in a state.
+    if pair.spreading.is_some() {
+        return Err(libc::EOPNOTSUPP);
+    }
     let from = pair.state;
     let given = |flag: u32| mask & flag != 0;
     if given(c::IBV_QP_CUR_STATE) && attr.cur_qp_state != from {
@@ -118,6 +122,7 @@ fn take_over(pair: &mut QueuePair, attr: &c::ibv_qp_attr, mask: u32) {
         IBV_QP_MAX_DEST_RD_ATOMIC => max_dest_rd_atomic;
         IBV_QP_PATH_MIG_STATE => path_mig_state;
         IBV_QP_DEST_QPN => dest_qp_num;
+        IBV_QP_RATE_LIMIT => rate_limit;
     }
     if mask & c::IBV_QP_SQ_PSN != 0 {
         pair.send_psn = attr.sq_psn;

@@ -142,6 +142,7 @@ pub(crate) unsafe fn segments<'a>(
 /// Whether a kind of pair has an operation.
 fn allows(kind: c::ibv_qp_type, opcode: c::ibv_wr_opcode) -> bool {
     match opcode {
+        c::IBV_WR_SEND_WITH_IMM if kind == c::IBV_QPT_RAW_PACKET => false,
         c::IBV_WR_SEND | c::IBV_WR_SEND_WITH_IMM => kind != c::IBV_QPT_XRC_RECV,
         c::IBV_WR_RDMA_WRITE | c::IBV_WR_RDMA_WRITE_WITH_IMM | c::IBV_WR_RDMA_READ
             if kind == c::IBV_QPT_DRIVER =>

@@ -28,6 +28,9 @@ pub(crate) fn rule(
     from: c::ibv_qp_state,
     to: c::ibv_qp_state,
 ) -> Option<Rule> {
+    if kind == c::IBV_QPT_RAW_PACKET {
+        return raw_packets(from, to);
+    }
     let datagram = kind == c::IBV_QPT_UD || kind == c::IBV_QPT_DRIVER;
     let reliable = RELIABLE.contains(&kind);
     // Which of the kinds has the side that sends, and the side that answers.
@@ -96,6 +99,21 @@ pub(crate) fn rule(
                 )
                 | only(answers, c::IBV_QP_MAX_DEST_RD_ATOMIC | c::IBV_QP_MIN_RNR_TIMER),
         }),
+        _ => None,
+    }
+}
+
+/// The rules for raw packets, which have no peer: as the kernel has them.
+fn raw_packets(from: c::ibv_qp_state, to: c::ibv_qp_state) -> Option<Rule> {
+    match (from, to) {
+        (_, c::IBV_QPS_RESET | c::IBV_QPS_ERR) | (c::IBV_QPS_INIT, c::IBV_QPS_RTR) => {
+            Some(Rule::NONE)
+        }
+        (c::IBV_QPS_RESET, c::IBV_QPS_INIT) => Some(Rule { required: c::IBV_QP_PORT, optional: 0 }),
+        (c::IBV_QPS_INIT, c::IBV_QPS_INIT) => Some(Rule { required: 0, optional: c::IBV_QP_PORT }),
+        (c::IBV_QPS_RTR | c::IBV_QPS_RTS, c::IBV_QPS_RTS) => {
+            Some(Rule { required: 0, optional: c::IBV_QP_RATE_LIMIT })
+        }
         _ => None,
     }
 }

@@ -1,4 +1,4 @@
-//! Imports, counters, flows and work queues: objects that are kept and checked.
+//! Imports, counters, flows and work queues: how long they are kept, and what is checked.
 #![expect(unsafe_code, reason = "raw verbs")]
 #![expect(
     clippy::undocumented_unsafe_blocks,
@@ -92,7 +92,8 @@ fn a_flow_keeps_its_pair_and_its_counters() {
     let device = SoftDevice::new();
     let kind = c::IBV_QPT_UD;
     let side = Side::new(&device, Options { kind, ..Options::default() });
-    let mut attr = c::ibv_flow_attr { port: 1, ..Default::default() };
+    let size = u16::try_from(size_of::<c::ibv_flow_attr>()).unwrap();
+    let mut attr = c::ibv_flow_attr { port: 1, size, ..Default::default() };
     let flow = unsafe { c::ibv_create_flow(side.qp, &raw mut attr) }.unwrap();
     assert!(!flow.is_null());
     attr.port = 2;

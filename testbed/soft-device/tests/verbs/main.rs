@@ -9,6 +9,8 @@ mod datagrams;
 #[cfg(test)]
 mod engine;
 #[cfg(test)]
+mod ethernet;
+#[cfg(test)]
 mod events;
 #[cfg(test)]
 mod kept;

@@ -361,6 +361,7 @@ pub(crate) fn create_pair(
         | c::IBV_QP_EX_WITH_ATOMIC_WRITE
         | c::IBV_QP_EX_WITH_FLUSH;
     let operations = match options.kind {
+        c::IBV_QPT_RAW_PACKET => c::IBV_QP_EX_WITH_SEND,
         c::IBV_QPT_UD => sends,
         c::IBV_QPT_UC => sends | writes,
         _ => sends | writes | reads,

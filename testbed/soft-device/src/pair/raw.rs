@@ -1,0 +1,76 @@
+//! Raw packets: a request is a whole Ethernet frame, and so is what is received.
+#![expect(unsafe_code, reason = "moves bytes between memory that was checked under the lock")]
+
+use std::mem;
+
+use rdma_sys as c;
+
+use super::{execute::Step, receive::Offer, work::Request};
+use crate::{
+    completion_queue::Completion,
+    ethernet::{Arrived, HEADER, LONGEST, SHORTEST, stored_length},
+    fabric::{Fabric, Scratch},
+    memory::{Piece, Place},
+};
+
+impl Fabric {
+    /// Sends one frame. Whether anybody takes it, its sender does not learn.
+    pub(super) fn frame(
+        &mut self,
+        number: u32,
+        position: u64,
+        _request: Request,
+        scratch: &mut Scratch,
+    ) -> Step {
+        let Some(pair) = self.pairs.get(number) else { return Step::Done(0, 0) };
+        let from = (pair.device, pair.attr.port_num);
+        let Ok(moved) = self.near(pair, position, 0, scratch) else {
+            return Step::failed(c::IBV_WC_LOC_PROT_ERR);
+        };
+        let length = usize::try_from(moved).unwrap_or(usize::MAX);
+        if !(HEADER..=LONGEST).contains(&length) {
+            return Step::failed(c::IBV_WC_LOC_LEN_ERR);
+        }
+        let mut frame = mem::take(&mut self.frame);
+        frame.clear();
+        frame.resize(length.max(SHORTEST), 0);
+        let to = Piece { place: Place::Host(frame.as_mut_ptr().expose_provenance()), length };
+        // SAFETY: the sender's memory was checked under the lock that is held; the target is `frame`.
+        let copied = unsafe { self.transfer(&scratch.from, &[to]) };
+        if copied.is_ok() {
+            self.transmit(from, &frame, &mut scratch.to);
+        }
+        self.frame = frame;
+        match copied {
+            Ok(()) => Step::Done(c::IBV_WC_SUCCESS, moved),
+            Err(_) => Step::failed(c::IBV_WC_GENERAL_ERR),
+        }
+    }
+
+    /// Gives a frame to a pair, or drops it where that pair takes none or has no receive.
+    pub(crate) fn receive_frame(&mut self, target: u32, arrived: Arrived<'_>, to: &mut Vec<Piece>) {
+        let Some(pair) = self.pairs.get(target) else { return };
+        let (wanted, strips) =
+            (pair.kind == c::IBV_QPT_RAW_PACKET && self.listens(pair), pair.strips_vlan);
+        let Some(inlet) = self.inlet(target, 0).filter(|_| wanted) else { return };
+        to.clear();
+        let length = u64::try_from(stored_length(arrived.bytes, strips)).unwrap_or(u64::MAX);
+        let wr_id = match self.offer(target, inlet, length, to) {
+            Offer::Room(wr_id) => wr_id,
+            Offer::Nothing => return,
+            Offer::Failed(_) => {
+                self.broken.push((target, c::IBV_EVENT_QP_REQ_ERR));
+                return;
+            }
+        };
+        let received = inlet.received(target, wr_id);
+        let Some(stored) = self.store_frame(arrived, strips, to) else {
+            self.report_receive(target, inlet, received.ended(c::IBV_WC_GENERAL_ERR));
+            self.broken.push((target, c::IBV_EVENT_QP_REQ_ERR));
+            return;
+        };
+        let Completion { byte_len, flow_tag, vlan, .. } = stored;
+        let completion = Completion { byte_len, flow_tag, vlan, ..received };
+        self.report_receive(target, inlet, completion);
+    }
+}
