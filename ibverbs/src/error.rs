@@ -368,12 +368,22 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
             "the queue sizes, segments or inline bytes asked for are over what the device gives, \
              or the locked-memory limit (ulimit -l) is too low for its queues"
         }
+        ("ibv_create_qp" | "ibv_create_qp_ex" | "ibv_create_flow", libc::EPERM) => {
+            "raw packet queue pairs and their flows need the capability CAP_NET_RAW: run as root, with \
+             `setcap cap_net_raw+ep PROGRAM`, systemd's AmbientCapabilities=CAP_NET_RAW, or docker's \
+             --cap-add NET_RAW"
+        }
+        ("ibv_create_flow", libc::EINVAL | libc::EOPNOTSUPP) => {
+            "the device does not match one of these headers or fields, does not have one of the \
+             actions, or the port is not one of its own"
+        }
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL | libc::ENOMEM) => {
             "more completions were asked for than the device's limit (max_completion_entries), or \
              the locked-memory limit (ulimit -l) is too low"
         }
         (
-            "ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv" | "ibv_post_srq_recv",
+            "ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv" | "ibv_post_srq_recv"
+            | "ibv_post_wq_recv",
             libc::ENOMEM,
         ) => {
             "the queue is full; poll completions of signaled requests before posting more, or create \

@@ -19,11 +19,14 @@ mod device;
 mod device_memory;
 mod error;
 mod extended_completion;
+mod flow;
+mod flow_counters;
 mod fork;
 mod gid;
 mod ids;
 mod import;
 mod in_flight;
+mod mac_address;
 mod memory_region;
 mod memory_window;
 mod multicast;
@@ -38,6 +41,7 @@ mod queue_pair;
 mod region;
 mod remote_memory;
 mod routing_header;
+mod rss;
 mod scope;
 mod segment;
 mod selector;
@@ -45,6 +49,7 @@ mod shared_bytes;
 mod shared_receive_queue;
 mod thread_domain;
 mod transport;
+mod work_queue;
 mod work_request;
 mod xrc;
 
@@ -66,6 +71,12 @@ pub use device::{Device, Devices, NodeType, TransportType, devices};
 pub use device_memory::DeviceMemory;
 pub use error::{CloseError, Error, Result, Verb};
 pub use extended_completion::{CompletionFields, ExtendedCompletion, ExtendedWork};
+pub use flow::{
+    Flow, FlowRule,
+    packets::{EthernetMatch, Ipv4Match, Ipv6Match, PacketMatch, PortMatch},
+    target::SteeringTarget,
+};
+pub use flow_counters::{CounterKind, FlowCounters};
 pub use fork::{ForkSupport, fork_support, fork_support_of, protect_forks, protect_forks_of};
 pub use gid::{Gid, GidEntry, GidType};
 pub use ids::{
@@ -73,6 +84,7 @@ pub use ids::{
     SharedReceiveQueueNumber,
 };
 pub use import::ImportedRegion;
+pub use mac_address::MacAddress;
 pub use memory_region::{DmaBufPart, ForeignMemory, MemoryRegion};
 pub use memory_window::{BindOptions, MemoryWindow, Type1, Type2, WindowKind, WindowPart};
 pub use multicast::MulticastMembership;
@@ -94,6 +106,7 @@ pub use queue_pair::{
     halves::{ReceiveHalf, SendHalf},
     owned::OwnedQueuePair,
     post::PostError,
+    raw_packet::RawPacket,
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
     },
@@ -102,6 +115,7 @@ pub use queue_pair::{
 pub use region::Region;
 pub use remote_memory::{RemoteMemory, RemoteSegment};
 pub use routing_header::{ReceivedDatagram, RoutingHeader};
+pub use rss::{HashFields, HashKey, IndirectionTable, RssQueuePair};
 pub use scope::Scope;
 pub use segment::Segment;
 pub use selector::DeviceSelector;
@@ -114,6 +128,7 @@ pub use transport::{
     Addressing, Connected, Datagram, Rc, Receiving, RemoteAtomic, RemoteFlush, RemoteInvalidate,
     RemoteRead, RemoteWrite, Solicits, Transport, Uc, Ud, XrcInitiator,
 };
+pub use work_queue::{WorkQueue, WorkQueueBuilder, WorkQueueState};
 pub use work_request::{
     Destination, FlushScope, Gather, Inline, Operations, Placement, RecvWr, Scatter, SendWr,
 };

@@ -7,14 +7,14 @@ use std::{fmt, ops::Deref, sync::Arc};
 /// An object made from `&T` lives at most as long as that borrow, at no cost. One made from an
 /// [`Arc<T>`] (or `&Arc<T>`, which clones it) is `'static` and keeps its parent alive itself, so that it
 /// can be stored beside it in a plain struct and sent to threads and tasks.
-pub enum Parent<'a, T> {
+pub enum Parent<'a, T: ?Sized> {
     /// The compiler proves that the parent lives long enough.
     Borrowed(&'a T),
     /// The parent lives at least as long as this.
     Shared(Arc<T>),
 }
 
-impl<T> Deref for Parent<'_, T> {
+impl<T: ?Sized> Deref for Parent<'_, T> {
     type Target = T;
 
     #[inline]

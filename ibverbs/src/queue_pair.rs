@@ -19,6 +19,7 @@ pub(crate) mod extras;
 pub(crate) mod halves;
 pub(crate) mod owned;
 pub(crate) mod post;
+pub(crate) mod raw_packet;
 mod rules;
 pub(crate) mod state;
 pub(crate) mod transition;

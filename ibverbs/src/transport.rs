@@ -23,7 +23,8 @@ pub unsafe trait Transport: Send + Sync + 'static {
 /// How the requests of a transport say where they go.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Addressing {
-    /// To the peer that the queue pair is connected to.
+    /// Not at all: to the peer that the queue pair is connected to, or, if it sends whole frames, to where a frame itself
+    /// says.
     Peer,
     /// Each names an address handle, a queue pair and its queue key.
     Datagram,

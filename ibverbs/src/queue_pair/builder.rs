@@ -21,6 +21,8 @@ pub struct QueuePairBuilder<'a, T> {
     shared: Option<Parent<'a, SharedReceiveQueue<'a>>>,
     posting: Option<Posting>,
     operations: Operations,
+    /// `IBV_QP_CREATE_*`
+    flags: u32,
     transport: PhantomData<T>,
 }
 
@@ -62,6 +64,7 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
             shared: None,
             posting: None,
             operations: T::OPERATIONS & Operations::COMMON,
+            flags: 0,
             transport: PhantomData,
         }
     }
@@ -208,6 +211,11 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self.explained(unsafe { self.create_extended_by(verb, |c, a| Ok(create(c, a))) })
     }
 
+    /// Sets a flag of creation.
+    pub(super) fn flag(self, flag: u32) -> Self {
+        Self { flags: self.flags | flag, ..self }
+    }
+
     fn check_contexts(&self) -> Result<()> {
         let context = self.domain.context().as_raw();
         for queue in [&self.send_queue, &self.receive_queue] {
@@ -259,18 +267,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         ) -> Result<*mut rdma_sys::ibv_qp>,
     ) -> Result<QueuePair<'a, T, Reset>> {
         let (_, view) = verb!(self.domain.context().library(), ibv_qp_to_qp_ex)?;
-        let mut attributes = rdma_sys::ibv_qp_init_attr_ex {
-            send_cq: self.send_queue.as_raw(),
-            recv_cq: self.receive_queue.as_raw(),
-            srq: self.shared_as_raw(),
-            cap: self.capabilities,
-            qp_type: T::TYPE,
-            sq_sig_all: self.signal_all.into(),
-            comp_mask: rdma_sys::IBV_QP_INIT_ATTR_PD | rdma_sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
-            pd: self.domain.as_raw(),
-            send_ops_flags: self.operations.bits(),
-            ..Default::default()
-        };
+        let mut attributes = self.attributes();
+        attributes.comp_mask |= rdma_sys::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        attributes.send_ops_flags = self.operations.bits();
         let raw = create(self.domain.context().as_raw(), &mut attributes)?;
         let raw = verb.object(raw)?;
         let mut handle = self.handle(raw, attributes.cap);
@@ -286,7 +285,27 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Ok(unsafe { QueuePair::from_handle(handle) })
     }
 
+    /// The struct of `ibv_create_qp_ex`, for a queue pair without extended posting.
+    fn attributes(&self) -> rdma_sys::ibv_qp_init_attr_ex {
+        let flags = if self.flags == 0 { 0 } else { rdma_sys::IBV_QP_INIT_ATTR_CREATE_FLAGS };
+        rdma_sys::ibv_qp_init_attr_ex {
+            send_cq: self.send_queue.as_raw(),
+            recv_cq: self.receive_queue.as_raw(),
+            srq: self.shared_as_raw(),
+            cap: self.capabilities,
+            qp_type: T::TYPE,
+            sq_sig_all: self.signal_all.into(),
+            comp_mask: rdma_sys::IBV_QP_INIT_ATTR_PD | flags,
+            pd: self.domain.as_raw(),
+            create_flags: self.flags,
+            ..Default::default()
+        }
+    }
+
     fn create_classic(&self) -> Result<QueuePair<'a, T, Reset>> {
+        if self.flags != 0 {
+            return self.create_classic_with_flags();
+        }
         let (verb, create) = verb!(self.domain.context().library(), ibv_create_qp)?;
         let mut attributes = rdma_sys::ibv_qp_init_attr {
             qp_context: ptr::null_mut(),
@@ -299,6 +318,17 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         };
         // SAFETY: domain and queues are held.
         let raw = verb.object(unsafe { create(self.domain.as_raw(), &raw mut attributes) })?;
+        // SAFETY: a new queue pair is of the type that was asked for.
+        Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
+    }
+
+    /// Flags of creation take the verb of extended queue pairs, even for one that is none.
+    fn create_classic_with_flags(&self) -> Result<QueuePair<'a, T, Reset>> {
+        let verb = Verb::new("ibv_create_qp_ex");
+        let (context, mut attributes) = (self.domain.context().as_raw(), self.attributes());
+        // SAFETY: context, domain and queues are held, and the struct says which fields it has.
+        let raw = unsafe { rdma_sys::ibv_create_qp_ex(context, &raw mut attributes) };
+        let raw = verb.object(verb.find(raw)?)?;
         // SAFETY: a new queue pair is of the type that was asked for.
         Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
     }

@@ -73,7 +73,7 @@ impl<'a> QueuePair<'a, Ud, Initialized> {
     ///
     /// As for [`QueuePair::activate`].
     pub fn ready_to_receive(self) -> Result<QueuePair<'a, Ud, ReadyToReceive>> {
-        self.change(transition::to_ready_to_receive_for_datagrams())
+        self.change(transition::to_ready_to_receive_without_peer())
     }
 }
 

@@ -190,8 +190,19 @@ pub(crate) fn to_initialized_for_datagrams(port: u8, pkey_index: u16, key: u32) 
     })
 }
 
-/// From initialized to ready-to-receive, for datagrams.
-pub(crate) fn to_ready_to_receive_for_datagrams() -> Transition {
+/// From reset to initialized, for raw packets.
+pub(crate) fn to_initialized_for_raw_packets(port: u8) -> Transition {
+    Transition::to(QueuePairState::INITIALIZED)
+        .with(rdma_sys::IBV_QP_PORT, |attributes| attributes.port_num = port)
+}
+
+/// From ready-to-receive to ready-to-send, for raw packets.
+pub(crate) fn to_ready_to_send_without_peer() -> Transition {
+    Transition::to(QueuePairState::READY_TO_SEND)
+}
+
+/// From initialized to ready-to-receive, for datagrams and raw packets.
+pub(crate) fn to_ready_to_receive_without_peer() -> Transition {
     Transition::to(QueuePairState::READY_TO_RECEIVE)
 }
 

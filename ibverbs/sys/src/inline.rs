@@ -258,6 +258,18 @@ pub unsafe fn ibv_post_recv(
 
 /// # Safety
 ///
+/// `wq` has `post_recv`; see `ibv_post_wq_recv(3)`.
+#[inline]
+pub unsafe fn ibv_post_wq_recv(
+    wq: *mut ibv_wq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    unsafe { (*wq).post_recv.unwrap_unchecked()(wq, wr, bad) }
+}
+
+/// # Safety
+///
 /// The context of `srq` has `post_srq_recv`; see `ibv_post_srq_recv(3)`.
 #[inline]
 pub unsafe fn ibv_post_srq_recv(

@@ -1,11 +1,12 @@
 //! The software device as this crate sees it, and what tests on it need besides.
 
+#[path = "log.rs"]
+pub(crate) mod log_lines;
+
 use std::{
-    cell::RefCell,
     env, fs,
     os::fd::AsFd,
     process::{Command, Output},
-    sync::Once,
 };
 
 use ibverbs::{Device, DeviceSelector, Devices, DmaBufPart, Posting};
@@ -31,38 +32,6 @@ pub(crate) fn open(device: &SoftDevice) -> Host {
 pub(crate) fn assert_clean(device: &SoftDevice) {
     assert_eq!(device.leaks(), [""; 0]);
     assert_eq!(device.violations(), [""; 0]);
-}
-
-thread_local! {
-    static LINES: RefCell<String> = const { RefCell::new(String::new()) };
-}
-
-/// Keeps what is logged, for each thread its own.
-struct Keeper;
-
-impl log::Log for Keeper {
-    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
-        true
-    }
-
-    fn log(&self, record: &log::Record<'_>) {
-        LINES
-            .with_borrow_mut(|lines| *lines += &format!("{}: {}\n", record.level(), record.args()));
-    }
-
-    fn flush(&self) {}
-}
-
-/// What `act` returned, and what was logged meanwhile.
-pub(crate) fn logged<T>(act: impl FnOnce() -> T) -> (T, String) {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        log::set_logger(&Keeper).unwrap();
-        log::set_max_level(log::LevelFilter::Trace);
-    });
-    LINES.take();
-    let result = act();
-    (result, LINES.take())
 }
 
 /// Says that a program runs as the child of a test.

@@ -15,7 +15,7 @@ use soft_device::SoftDevice;
 
 use crate::{
     common::{ALL, Shape, pattern},
-    support::{assert_clean, in_child, logged, open},
+    support::{assert_clean, in_child, log_lines::logged, open},
 };
 
 /// An unusual length, so that the allocator finds this block again at once when it is freed.

@@ -160,7 +160,7 @@ fn a_refused_destruction_is_logged_and_panics_nowhere() {
     ] {
         let device = SoftDevice::new();
         device.refuse(verb, nth, libc::EIO);
-        let (outcome, log) = crate::support::logged(|| life(&device, None));
+        let (outcome, log) = crate::support::log_lines::logged(|| life(&device, None));
         outcome.unwrap();
         assert!(log.contains(verb), "{verb}: {log}");
         assert!(log.contains("leaked"), "{verb}: {log}");

@@ -11,7 +11,7 @@ use soft_device::SoftDevice;
 
 use crate::{
     common::{ALL, Shape},
-    support::{assert_clean, in_child, listed, logged, memory_file, open, part_of},
+    support::{assert_clean, in_child, listed, log_lines::logged, memory_file, open, part_of},
 };
 
 /// A library like that of the soft devices, but for some of its functions.

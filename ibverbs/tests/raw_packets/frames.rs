@@ -1,0 +1,215 @@
+//! Frames on their way, and the queue pairs that send and take them.
+
+use ibverbs::{
+    CompletionStatus, EthernetMatch, FlowRule, Inline, MacAddress, Operations, PacketMatch,
+    Posting, QueuePair, QueuePairState, RawPacket, Reset, SendWr, SharedReceiveQueue,
+    SharedReceiveQueueOptions,
+};
+use soft_device::{LinkLayer, SoftDevice};
+
+use crate::support::{Bench, EXPERIMENT, ROOM, frame, tagged};
+
+#[test]
+fn a_frame_comes_whole_to_the_port_that_has_its_address() {
+    for posting in [Posting::Extended, Posting::Classic] {
+        let (a, b) = (Bench::new(), Bench::new());
+        let sender = a.station_with(&a.queue(), posting, false);
+        let receiver = b.station_with(&b.queue(), posting, false);
+        assert_eq!(receiver.pair.posting(), posting);
+        let flow = b.flow(&receiver, FlowRule::new(b.mine()));
+        let sent = frame(b.mac, a.mac, EXPERIMENT, &[7; 100]);
+        sender.send(&sent);
+        assert_eq!(receiver.received(), Some(sent));
+        assert_eq!(receiver.received(), None);
+        drop((sender, receiver, flow));
+        a.end();
+        b.end();
+    }
+}
+
+#[test]
+fn without_a_flow_nothing_comes() {
+    let bench = Bench::new();
+    let station = bench.station();
+    station.send(&frame(bench.mac, bench.mac, EXPERIMENT, &[1; 50]));
+    assert_eq!(station.received(), None);
+    drop(station);
+    bench.end();
+}
+
+#[test]
+fn short_frames_are_filled_up_on_the_wire() {
+    let bench = Bench::new();
+    let station = bench.station();
+    let _flow = bench.flow(&station, FlowRule::new(bench.mine()));
+    let sent = frame(bench.mac, bench.mac, EXPERIMENT, b"ping");
+    station.send(&sent);
+    let came = station.received().unwrap();
+    assert_eq!((came.len(), &came[..sent.len()]), (60, &sent[..]));
+    assert!(came[sent.len()..].iter().all(|&byte| byte == 0));
+}
+
+#[test]
+fn frames_are_gathered_and_may_be_inline() {
+    let bench = Bench::new();
+    let station = bench.station();
+    let _flow = bench.flow(&station, FlowRule::new(bench.mine()));
+    let sent = frame(bench.mac, bench.mac, EXPERIMENT, &[3; 46]);
+    station.pair.post_send(&mut [SendWr::frame(Inline(&sent))]).unwrap();
+    assert_eq!(station.received().as_ref(), Some(&sent));
+    let start = 8 * ROOM;
+    station.memory.bytes().write(start, &sent).unwrap();
+    let part = |from: usize, to: usize| station.memory.segment(start + from..start + to).unwrap();
+    let parts = [part(0, 14), part(14, 60)];
+    station.pair.post_send(&mut [SendWr::frame(&parts)]).unwrap();
+    assert_eq!(station.received(), Some(sent));
+}
+
+#[test]
+fn unknown_addresses_and_groups_reach_every_other_port() {
+    let (a, b, c) = (Bench::new(), Bench::new(), Bench::new());
+    // Tests run at the same time on one switch: this type of frame is this test's alone.
+    let only_here = EthernetMatch::new().ether_type(0x88b6);
+    let stations = [&a, &b, &c].map(|bench| {
+        let station = bench.station();
+        let flow = bench.flow(&station, FlowRule::new(PacketMatch::new().ethernet(only_here)));
+        (station, flow)
+    });
+    let group = MacAddress([1, 0, 0x5e, 0, 0, 1]);
+    for to in [MacAddress::BROADCAST, group, MacAddress([2, 9, 9, 9, 9, 9])] {
+        let sent = frame(to, a.mac, 0x88b6, &[5; 46]);
+        stations[0].0.send(&sent);
+        let came = stations.each_ref().map(|(station, _)| station.received());
+        assert_eq!(came, [None, Some(sent.clone()), Some(sent)], "{to}");
+    }
+    assert!(group.is_multicast() && MacAddress::BROADCAST.is_multicast());
+}
+
+#[test]
+fn a_port_that_is_down_neither_sends_nor_receives() {
+    let (a, b) = (Bench::new(), Bench::new());
+    let (sender, receiver) = (a.station(), b.station());
+    let _flow = b.flow(&receiver, FlowRule::new(b.mine()));
+    let sent = frame(b.mac, a.mac, EXPERIMENT, &[7; 50]);
+    for down in [&a, &b] {
+        down.device.set_port_active(1, false);
+        sender.send(&sent);
+        assert_eq!(receiver.received(), None);
+        down.device.set_port_active(1, true);
+    }
+    sender.send(&sent);
+    assert!(receiver.received().is_some());
+}
+
+#[test]
+fn a_frame_that_cannot_be_ends_in_an_error() {
+    let bench = Bench::new();
+    for length in [0, 13] {
+        let station = bench.station();
+        let bytes = vec![0; length];
+        station.pair.post_send(&mut [SendWr::frame(Inline(&bytes)).id(3)]).unwrap();
+        let mut slots = ibverbs::Completion::slots::<1>();
+        let found = station.sends.poll(&mut slots).unwrap();
+        assert_eq!(found[0].status(), CompletionStatus::LOCAL_LENGTH_ERROR);
+        assert_eq!(station.pair.query().unwrap().state(), QueuePairState::ERROR);
+    }
+}
+
+#[test]
+fn a_frame_longer_than_its_receive_breaks_the_queue_pair() {
+    let (a, b) = (Bench::new(), Bench::new());
+    let (sender, receiver) = (a.station(), b.station());
+    let _flow = b.flow(&receiver, FlowRule::new(b.mine()));
+    let long = frame(b.mac, a.mac, EXPERIMENT, &vec![1; ROOM]);
+    // Sent in two parts, since a station's place has room for one frame only.
+    let parts = [sender.memory.segment(0..14).unwrap(), sender.memory.segment(0..ROOM).unwrap()];
+    sender.memory.bytes().write(0, &long[..14]).unwrap();
+    sender.pair.post_send(&mut [SendWr::frame(&parts)]).unwrap();
+    let mut slots = ibverbs::Completion::slots::<1>();
+    let found = receiver.receives.poll(&mut slots).unwrap();
+    assert_eq!(found[0].status(), CompletionStatus::LOCAL_LENGTH_ERROR);
+    assert_eq!(receiver.pair.query().unwrap().state(), QueuePairState::ERROR);
+}
+
+#[test]
+fn receives_can_come_from_a_shared_queue_and_drain() {
+    let bench = Bench::new();
+    let queue = bench.queue();
+    let options = SharedReceiveQueueOptions::new(4);
+    let shared = std::sync::Arc::new(SharedReceiveQueue::create(&bench.domain, options).unwrap());
+    let builder = QueuePair::<RawPacket, Reset>::builder(&bench.domain, &queue, &queue);
+    let pair = builder.shared_receive_queue(&shared).create().unwrap();
+    // The states one by one: receives may be posted, and rules made, before it sends.
+    let pair = pair.initialize(bench.port).unwrap().ready_to_receive().unwrap();
+    let rule = FlowRule::new(bench.mine());
+    drop(ibverbs::Flow::create(&pair, bench.port, rule).unwrap());
+    let pair = pair.ready_to_send().unwrap();
+    pair.drain(std::time::Duration::from_secs(60), |_| ()).unwrap();
+    let pair = pair.reset().unwrap().start(bench.port).unwrap();
+    assert_eq!(pair.query().unwrap().state(), QueuePairState::READY_TO_SEND);
+}
+
+#[test]
+fn tags_of_vlans_are_taken_out_where_that_was_asked_for() {
+    let bench = Bench::new();
+    for posting in [Posting::Extended, Posting::Classic] {
+        let queue = bench.extended_queue();
+        let station = bench.station_with(&queue, posting, true);
+        let flow = bench.flow(&station, FlowRule::new(bench.mine()).tag(0x00ab_cdef));
+        let plain = frame(bench.mac, bench.mac, EXPERIMENT, &[4; 60]);
+        station.send(&tagged(plain.clone(), 0x6005));
+        let completion = station.extended().unwrap();
+        let work = completion.outcome().unwrap();
+        assert_eq!((work.vlan(), work.flow_tag()), (Some(0x6005), Some(0x00ab_cdef)));
+        assert_eq!(station.frame_at(work.id(), work.byte_length().unwrap()), plain);
+        drop((flow, station));
+    }
+    bench.end();
+}
+
+#[test]
+fn a_queue_pair_without_the_capability_says_which_it_is() {
+    let bench = Bench::new();
+    let queue = bench.queue();
+    for verb in ["ibv_create_qp_ex", "ibv_create_qp"] {
+        bench.device.refuse(verb, 1, libc::EPERM);
+    }
+    let builder = QueuePair::<RawPacket, Reset>::builder(&bench.domain, &queue, &queue);
+    let error = builder.create().unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EPERM));
+    assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+}
+
+#[test]
+fn only_ethernet_has_frames() {
+    for link in [LinkLayer::InfiniBand, LinkLayer::Ethernet] {
+        let bench = Bench::of(SoftDevice::builder().link_layer(link));
+        let queue = bench.queue();
+        let builder = QueuePair::<RawPacket, Reset>::builder(&bench.domain, &queue, &queue);
+        assert_eq!(builder.create().is_ok(), link == LinkLayer::Ethernet);
+    }
+}
+
+#[test]
+fn a_device_without_extended_posting_sends_frames_too() {
+    let bench = Bench::of(SoftDevice::builder().extended_posting(false));
+    let queue = bench.queue();
+    let builder = QueuePair::<RawPacket, Reset>::builder(&bench.domain, &queue, &queue);
+    let builder = builder.operations(Operations::SEND);
+    let pair = builder.create().unwrap().start(bench.port).unwrap();
+    assert_eq!(pair.posting(), Posting::Classic);
+    let sent = frame(bench.mac, bench.mac, EXPERIMENT, &[1; 46]);
+    let memory =
+        ibverbs::MemoryRegion::register(&bench.domain, sent, ibverbs::Access::READ_ONLY).unwrap();
+    let request = SendWr::frame(memory.segment(..).unwrap());
+    pair.post_send(&mut [request.signaled()]).unwrap();
+    let mut slots = ibverbs::Completion::slots::<1>();
+    queue.poll(&mut slots).unwrap()[0].outcome().unwrap();
+}
+
+#[test]
+fn the_address_of_a_port_is_that_of_its_first_gid() {
+    let bench = Bench::new();
+    let gid = bench.context.query_gid(bench.port, 0).unwrap();
+    assert_eq!(MacAddress::of_link_local(gid), Some(bench.mac));
+}
