@@ -67,6 +67,14 @@ fn events_wakes_for_solicited_messages_and_tells_what_the_device_says() {
 }
 
 #[test]
+fn raw_packet_counts_what_flows_take_and_throw_away() {
+    let text = alone("raw_packet");
+    assert!(text.contains("3 frames of 1542 bytes in all came by a flow"), "{text}");
+    assert!(text.contains("3 frames of 1542 bytes in all were thrown away"), "{text}");
+    assert!(text.contains("verified 3 frames"), "{text}");
+}
+
+#[test]
 fn memory_windows_of_both_types_are_closed_again() {
     let text = alone("memory_windows");
     assert_eq!(text.matches("verified the bytes in the window").count(), 2, "{text}");

@@ -374,8 +374,12 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
              --cap-add NET_RAW"
         }
         ("ibv_create_flow", libc::EINVAL | libc::EOPNOTSUPP) => {
-            "the device does not match one of these headers or fields, does not have one of the \
-             actions, or the port is not one of its own"
+            "the device does not match one of these headers or fields or a part of a field, does not have \
+             one of the actions, or the port is not one of its own"
+        }
+        ("ibv_create_flow", libc::ENXIO) => {
+            "flow steering is switched off in the driver (ConnectX-3: `options mlx4_core \
+             log_num_mgm_entry_size=-1`)"
         }
         ("ibv_create_cq" | "ibv_create_cq_ex", libc::EINVAL | libc::ENOMEM) => {
             "more completions were asked for than the device's limit (max_completion_entries), or \

@@ -30,10 +30,10 @@ impl<'a> Flow<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the counters are of another device, or if what is discarded should have a tag;
-    /// [`Error::Unsupported`] if the device has no flows; [`Error::Verb`] otherwise, `EPERM` without the capability
-    /// `CAP_NET_RAW`, `EINVAL` or `EOPNOTSUPP` for headers or actions that the device does not know or a port that it does not
-    /// have. See `ibv_create_flow(3)`.
+    /// [`Error::Invalid`] if the counters are of another device, or if the rule contradicts itself; [`Error::Unsupported`] if
+    /// the device has no flows; [`Error::Verb`] otherwise, `EPERM` without the capability `CAP_NET_RAW`, `EINVAL` or
+    /// `EOPNOTSUPP` for headers, fields or actions that the device does not know or a port that it does not have, `ENXIO` if its
+    /// flow steering is switched off. See `ibv_create_flow(3)`.
     #[doc(alias = "ibv_create_flow")]
     pub fn create(
         target: impl Into<SteeringTarget<'a>>,
@@ -45,6 +45,12 @@ impl<'a> Flow<'a> {
             return Err(Error::Invalid {
                 what: "a tag for packets that are discarded, which nobody would see",
                 remedy: "leave out `tag` or `discard`",
+            });
+        }
+        if rule.lets_pass && rule.kind != rdma_sys::IBV_FLOW_ATTR_NORMAL {
+            return Err(Error::Invalid {
+                what: "a rule for all that is left, or for copies, that should let packets pass",
+                remedy: "leave out `let_pass`: only rules for headers can",
             });
         }
         if let Some(counters) = &rule.counters
@@ -179,7 +185,7 @@ impl<'a> FlowRule<'a> {
         Self { priority, ..self }
     }
 
-    /// Lets the rules of greater numbers, and the kernel, see its frames too.
+    /// Lets the rules of greater numbers, and the kernel, see its frames too. Only for rules made with [`new`](Self::new).
     #[doc(alias = "IBV_FLOW_ATTR_FLAGS_DONT_TRAP")]
     pub fn let_pass(self) -> Self {
         Self { lets_pass: true, ..self }

@@ -35,7 +35,7 @@ impl<'a> FlowCounters<'a> {
     /// # Errors
     ///
     /// [`Error::OutOfRange`] if none is asked for; [`Error::Unsupported`] if the device has no counters; [`Error::Verb`]
-    /// otherwise, such as `EOPNOTSUPP` or `EINVAL` for a kind that it does not count. See `ibv_create_counters(3)`,
+    /// otherwise, such as `ENOTSUP` for a kind that it does not count. See `ibv_create_counters(3)`,
     /// `ibv_attach_counters_point_flow(3)`.
     #[doc(alias = "ibv_create_counters")]
     #[doc(alias = "ibv_attach_counters_point_flow")]

@@ -72,6 +72,7 @@ pub struct WorkQueueBuilder<'a> {
 
 impl<'a> WorkQueue<'a> {
     /// Begins a work queue of a domain whose receives complete in a queue, each borrowed or shared (`&Arc<…>`).
+    #[doc(alias = "ibv_create_wq")]
     pub fn builder(
         domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
         completion_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,

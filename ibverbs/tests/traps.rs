@@ -29,6 +29,8 @@
 //! | a future is dropped while its buffer is written | `events/asynchronous.rs`: `dropping_a_future_neither_frees_memory_in_flight_nor_loses_its_completion` |
 //! | a completion comes between the last look and the sleep | `completion_queue/wait.rs`, `events/channels.rs`, `kernel_events.rs` |
 //! | an address handle is dropped while datagrams that name it are queued | `transports/scenarios/datagrams.rs`: `a_handle_can_be_dropped_as_soon_as_its_datagrams_are_posted` |
+//! | a flow, its counters, a table or its work queues end before what uses them | `raw_packets/owners.rs` |
+//! | a flow is forgotten, or its end refused, and frames come to freed memory | `raw_packets/owners.rs`: `a_forgotten_flow_keeps_what_it_leads_to_and_frees_no_memory_under_the_device` |
 //! | a fork moves pages away from under a device | `soft/kinds.rs`: `forks_are_protected_or_need_no_protection` |
 
 #[cfg(test)]

@@ -179,13 +179,13 @@ mod tests {
 
     #[test]
     fn a_rule_without_headers_is_attributes_alone() {
-        let rule = FlowRule::sniffer().priority(2).let_pass();
+        let rule = FlowRule::new(PacketMatch::new()).priority(2).let_pass();
         let mut encoded = Encoded::new(&rule, PortNumber::new(3).unwrap());
         assert_eq!(specifications(&mut encoded), []);
         // SAFETY: the attributes stand at the start.
         let attributes = unsafe { encoded.as_mut_ptr().read() };
         assert_eq!((attributes.priority, attributes.port), (2, 3));
-        assert_eq!(attributes.type_, rdma_sys::IBV_FLOW_ATTR_SNIFFER);
+        assert_eq!(attributes.type_, rdma_sys::IBV_FLOW_ATTR_NORMAL);
         assert_eq!(attributes.flags, rdma_sys::IBV_FLOW_ATTR_FLAGS_DONT_TRAP);
     }
 }

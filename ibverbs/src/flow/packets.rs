@@ -26,6 +26,9 @@ impl<F> Filter<F> {
 
 /// Packets by their headers. What is not named may be anything.
 ///
+/// Few devices take parts of a field, such as the network of an address: most want it whole or not at all, and refuse the
+/// flow otherwise.
+///
 /// # Examples
 ///
 /// DNS requests to this host:

@@ -139,7 +139,8 @@ fn facts() -> Vec<Fact> {
             max_qp_wr, max_sge, max_cqe, max_qp_rd_atom, max_qp_init_rd_atom, atomic_cap, max_mw,
             max_srq, max_pkeys, phys_port_cnt }
         "struct" ibv_device_attr_ex { orig_attr, comp_mask, completion_timestamp_mask,
-            hca_core_clock, device_cap_flags_ex, max_dm_size, phys_port_cnt_ex }
+            hca_core_clock, device_cap_flags_ex, tso_caps, rss_caps, max_wq_type_rq,
+            raw_packet_caps, max_dm_size, phys_port_cnt_ex }
         "struct" ibv_port_attr { state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags,
             max_msg_sz, pkey_tbl_len, lid, sm_lid, active_width, active_speed, phys_state,
             link_layer, port_cap_flags2, active_speed_ex }
@@ -151,6 +152,37 @@ fn facts() -> Vec<Fact> {
         "struct" ibv_xrcd_init_attr { comp_mask, fd, oflags }
         "struct" ibv_moderate_cq { cq_count, cq_period }
         "struct" ibv_values_ex { comp_mask, raw_clock }
+        "struct" ibv_flow_attr { comp_mask, type_, size, priority, num_of_specs, port, flags }
+        "struct" ibv_flow_eth_filter { dst_mac, src_mac, ether_type, vlan_tag }
+        "struct" ibv_flow_spec_eth { type_, size, val, mask }
+        "struct" ibv_flow_ipv4_filter { src_ip, dst_ip }
+        "struct" ibv_flow_spec_ipv4 { type_, size, val, mask }
+        "struct" ibv_flow_ipv4_ext_filter { src_ip, dst_ip, proto, tos, ttl, flags }
+        "struct" ibv_flow_spec_ipv4_ext { type_, size, val, mask }
+        "struct" ibv_flow_ipv6_filter { src_ip, dst_ip, flow_label, next_hdr, traffic_class,
+            hop_limit }
+        "struct" ibv_flow_spec_ipv6 { type_, size, val, mask }
+        "struct" ibv_flow_tcp_udp_filter { dst_port, src_port }
+        "struct" ibv_flow_spec_tcp_udp { type_, size, val, mask }
+        "struct" ibv_flow_tunnel_filter { tunnel_id }
+        "struct" ibv_flow_spec_tunnel { type_, size, val, mask }
+        "struct" ibv_flow_spec_action_tag { type_, size, tag_id }
+        "struct" ibv_flow_spec_action_drop { type_, size }
+        "struct" ibv_flow_spec_counter_action { type_, size, counters }
+        "struct" ibv_flow { comp_mask, context, handle }
+        "struct" ibv_counters { context }
+        "struct" ibv_counters_init_attr { comp_mask }
+        "struct" ibv_counter_attach_attr { counter_desc, index, comp_mask }
+        "struct" ibv_wq { context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv }
+        "struct" ibv_wq_init_attr { wq_context, wq_type, max_wr, max_sge, pd, cq, comp_mask,
+            create_flags }
+        "struct" ibv_wq_attr { attr_mask, wq_state, curr_wq_state, flags, flags_mask }
+        "struct" ibv_rwq_ind_table { context, ind_tbl_handle, ind_tbl_num, comp_mask }
+        "struct" ibv_rwq_ind_table_init_attr { log_ind_tbl_size, ind_tbl, comp_mask }
+        "struct" ibv_rx_hash_conf { rx_hash_function, rx_hash_key_len, rx_hash_key,
+            rx_hash_fields_mask }
+        "struct" ibv_rss_caps { supported_qpts, max_rwq_indirection_tables,
+            max_rwq_indirection_table_size, rx_hash_fields_mask, rx_hash_function }
         "struct" ibv_ece { vendor_id, options, comp_mask }
         "struct" efadv_device_attr { comp_mask, max_sq_wr, max_rq_wr, max_sq_sge, max_rq_sge,
             inline_buf_size, device_caps, max_rdma_size }
@@ -202,6 +234,19 @@ fn facts() -> Vec<Fact> {
         IBV_NODE_RNIC IBV_QP_INIT_ATTR_PD IBV_QP_INIT_ATTR_SEND_OPS_FLAGS IBV_EVENT_DEVICE_FATAL
         IBV_EVENT_WQ_FATAL RDMA_CM_EVENT_ADDR_RESOLVED RDMA_CM_EVENT_TIMEWAIT_EXIT RDMA_PS_TCP
         RDMA_PS_UDP EFADV_DEVICE_ATTR_CAPS_RDMA_READ EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV
+        IBV_QPT_RAW_PACKET IBV_QP_INIT_ATTR_CREATE_FLAGS IBV_QP_INIT_ATTR_IND_TABLE
+        IBV_QP_INIT_ATTR_RX_HASH IBV_QP_CREATE_CVLAN_STRIPPING IBV_QP_RATE_LIMIT
+        IBV_FLOW_ATTR_NORMAL IBV_FLOW_ATTR_ALL_DEFAULT IBV_FLOW_ATTR_MC_DEFAULT
+        IBV_FLOW_ATTR_SNIFFER IBV_FLOW_ATTR_FLAGS_DONT_TRAP IBV_FLOW_SPEC_ETH IBV_FLOW_SPEC_IPV4
+        IBV_FLOW_SPEC_IPV6 IBV_FLOW_SPEC_IPV4_EXT IBV_FLOW_SPEC_TCP IBV_FLOW_SPEC_UDP
+        IBV_FLOW_SPEC_VXLAN_TUNNEL IBV_FLOW_SPEC_INNER IBV_FLOW_SPEC_ACTION_TAG
+        IBV_FLOW_SPEC_ACTION_DROP IBV_FLOW_SPEC_ACTION_COUNT IBV_COUNTER_PACKETS
+        IBV_COUNTER_BYTES IBV_READ_COUNTERS_ATTR_PREFER_CACHED IBV_WQT_RQ IBV_WQS_RESET
+        IBV_WQS_RDY IBV_WQS_ERR IBV_WQ_ATTR_STATE IBV_WQ_INIT_ATTR_FLAGS
+        IBV_WQ_FLAGS_CVLAN_STRIPPING IBV_RX_HASH_FUNC_TOEPLITZ IBV_RX_HASH_SRC_IPV4
+        IBV_RX_HASH_DST_IPV4 IBV_RX_HASH_SRC_IPV6 IBV_RX_HASH_DST_IPV6 IBV_RX_HASH_SRC_PORT_TCP
+        IBV_RX_HASH_DST_PORT_TCP IBV_RX_HASH_SRC_PORT_UDP IBV_RX_HASH_DST_PORT_UDP
+        IBV_RX_HASH_IPSEC_SPI IBV_RX_HASH_INNER IBV_WC_EX_WITH_CVLAN IBV_WC_EX_WITH_FLOW_TAG
         EFADV_QP_DRIVER_TYPE_SRD EFADV_QP_FLAGS_UNSOLICITED_WRITE_RECV EFADV_WC_EX_WITH_SGID
     }
     facts

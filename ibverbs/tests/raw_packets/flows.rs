@@ -263,12 +263,17 @@ fn a_rule_that_cannot_be_is_refused_with_its_reason() {
     };
     let error = refused(FlowRule::new(bench.mine()).tag(1).discard(), 1);
     assert!(error.to_string().contains("nobody would see"), "{error}");
+    let error = refused(FlowRule::sniffer().let_pass(), 1);
+    assert!(error.to_string().contains("only rules for headers"), "{error}");
     let error = refused(FlowRule::new(bench.mine()).count(counters(&other)), 1);
     assert!(error.to_string().contains("different contexts"), "{error}");
     let error = refused(FlowRule::new(bench.mine()).tag(1 << 24), 1);
     assert_eq!(error.errno(), Some(libc::EINVAL));
     let error = refused(FlowRule::new(bench.mine()), 2);
     assert!(error.to_string().contains("the port is not one of its own"), "{error}");
+    bench.device.refuse("ibv_create_flow", 1, libc::ENXIO);
+    let error = refused(FlowRule::new(bench.mine()), 1);
+    assert!(error.to_string().contains("switched off"), "{error}");
     bench.device.refuse("ibv_create_flow", 1, libc::EPERM);
     let error = refused(FlowRule::new(bench.mine()), 1);
     assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
@@ -287,7 +292,7 @@ fn counters_are_read_all_at_once_and_are_at_least_one() {
     assert!(matches!(error, Error::OutOfRange { asked: 0, minimum: 1, .. }), "{error}");
     let unknown = [CounterKind::PACKETS, CounterKind(99)];
     let error = FlowCounters::create(&bench.context, &unknown).unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EINVAL));
+    assert_eq!(error.errno(), Some(libc::ENOTSUP));
     for verb in ["ibv_create_counters", "ibv_attach_counters_point_flow"] {
         bench.device.refuse(verb, 1, libc::EOPNOTSUPP);
         let kinds = [CounterKind::PACKETS];

@@ -50,7 +50,7 @@ pub(crate) struct FlowCounters {
     flows: u32,
 }
 
-/// What is counted at an index.
+/// Something that is counted at an index, to which all that is counted there adds.
 #[derive(Debug)]
 struct Point {
     index: u32,
@@ -94,7 +94,7 @@ fn create(
     let kind = fabric.pairs.get(named.number).map(|pair| pair.kind);
     if !known
         || !matches!(kind, Some(c::IBV_QPT_UD | c::IBV_QPT_RAW_PACKET))
-        || (attr.type_ != c::IBV_FLOW_ATTR_NORMAL && wants.has_filters())
+        || (attr.type_ != c::IBV_FLOW_ATTR_NORMAL && (wants.has_filters() || attr.flags != 0))
     {
         return Err(libc::EINVAL);
     }
@@ -248,10 +248,12 @@ pub(crate) unsafe extern "C" fn attach_counters_point_flow(
     let mut fabric = fabric();
     let entered = fabric.enter(context.device, Verb::ibv_attach_counters_point_flow);
     status(entered.and_then(|()| {
-        let known = attr.counter_desc <= c::IBV_COUNTER_BYTES && attr.comp_mask == 0;
         let there = fabric.flow_counters.get(number).ok_or(libc::EINVAL)?;
-        if !known || there.points.iter().any(|point| point.index == attr.index) {
+        if attr.comp_mask != 0 {
             return Err(libc::EINVAL);
+        }
+        if attr.counter_desc > c::IBV_COUNTER_BYTES {
+            return Err(libc::ENOTSUP);
         }
         if flow.is_none() && there.flows > 0 {
             return Err(libc::EBUSY);
@@ -297,7 +299,8 @@ pub(crate) unsafe extern "C" fn read_counters(
         for point in &there.points {
             let place = values.wrapping_add(usize::try_from(point.index).unwrap_or(0));
             // SAFETY: the index is below `count`, which was checked.
-            unsafe { place.write(point.value) };
+            let place = unsafe { &mut *place };
+            *place += point.value;
         }
         Ok(())
     }))

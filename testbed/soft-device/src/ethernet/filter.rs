@@ -38,8 +38,8 @@ pub(crate) struct Specifications {
 const TAG_LIMIT: u32 = 1 << 24;
 
 impl Specifications {
-    /// Reads what stands behind the attributes: `EINVAL` for a size that is not that of its kind, a header below
-    /// one that it is carried in, a tag that is too great, or a tag for what is dropped; `EOPNOTSUPP` for kinds that the
+    /// Reads what stands behind the attributes: `EINVAL` for a size that is not that of its kind, a header that is named
+    /// twice, a tag that is too great, or a tag for what is dropped; `EOPNOTSUPP` for kinds that the
     /// device does not know.
     ///
     /// # Safety
@@ -51,16 +51,11 @@ impl Specifications {
         let head = unsafe { attr.read() };
         let mut found = Self::default();
         let mut place: *const u8 = attr.wrapping_add(1).cast();
-        let mut layer = (false, 0);
         for _ in 0..head.num_of_specs {
             // SAFETY: a specification begins here, by the contract above.
             let spec = unsafe { found.read_one(place) }?;
-            if let Some(next) = found.filters.last().filter(|_| spec.is_filter) {
-                let next = (next.inner, next.part.layer());
-                if next <= layer {
-                    return Err(libc::EINVAL);
-                }
-                layer = next;
+            if spec.is_filter && found.names_a_header_twice() {
+                return Err(libc::EINVAL);
             }
             place = place.wrapping_add(spec.size);
         }
@@ -148,6 +143,14 @@ impl Specifications {
         };
         self.filters.push(Filter { inner, part });
         Ok(Spec { size, is_filter: true })
+    }
+
+    /// Whether the last filter is about a header of a layer that another is about.
+    fn names_a_header_twice(&self) -> bool {
+        let place = |filter: &Filter| (filter.inner, filter.part.layer());
+        self.filters
+            .split_last()
+            .is_some_and(|(last, others)| others.iter().any(|other| place(other) == place(last)))
     }
 
     pub(crate) fn has_filters(&self) -> bool {
