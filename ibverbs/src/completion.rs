@@ -122,6 +122,14 @@ impl FinishedWork<'_> {
         self.has(rdma_sys::IBV_WC_GRH)
     }
 
+    /// Whether the device found the checksums of a frame right: it has a packet of TCP or UDP over IPv4, and its header and the
+    /// rest are whole. `false` says nothing: the device may not have looked.
+    #[must_use]
+    #[doc(alias = "IBV_WC_IP_CSUM_OK")]
+    pub const fn has_right_checksums(&self) -> bool {
+        self.has(rdma_sys::IBV_WC_IP_CSUM_OK)
+    }
+
     /// The queue pair that sent the datagram.
     #[must_use]
     pub const fn source_queue_pair(&self) -> QueuePairNumber {

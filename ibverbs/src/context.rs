@@ -1,6 +1,8 @@
 //! An open device.
 #![expect(unsafe_code, reason = "owns an ibv_context")]
 
+mod link;
+
 use std::{ffi::c_int, ptr::NonNull};
 
 use crate::{

@@ -1,6 +1,8 @@
 //! Memory on the device itself.
 #![expect(unsafe_code, reason = "owns an ibv_dm")]
 
+mod export;
+
 use std::{fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull};
 
 use crate::{

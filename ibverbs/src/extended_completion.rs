@@ -233,6 +233,13 @@ impl ExtendedWork<'_> {
         self.field(CompletionFields::OPERATION, self.has(rdma_sys::IBV_WC_GRH))
     }
 
+    /// As [`FinishedWork::has_right_checksums`](crate::FinishedWork::has_right_checksums).
+    #[must_use]
+    #[doc(alias = "IBV_WC_IP_CSUM_OK")]
+    pub fn has_right_checksums(&self) -> Option<bool> {
+        self.field(CompletionFields::OPERATION, self.has(rdma_sys::IBV_WC_IP_CSUM_OK))
+    }
+
     /// The queue pair whose request this was.
     #[must_use]
     pub fn queue_pair(&self) -> Option<QueuePairNumber> {

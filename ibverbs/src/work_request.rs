@@ -253,7 +253,7 @@ impl<'a, T: Transport> SendWr<'a, T> {
     }
 
     #[inline]
-    fn flag(mut self, flag: u32) -> Self {
+    pub(crate) fn flag(mut self, flag: u32) -> Self {
         self.raw.send_flags |= flag;
         self
     }

@@ -7,7 +7,9 @@ use super::{
     state::{Initialized, ReadyToReceive, ReadyToSend, Reset},
     transition,
 };
-use crate::{Gather, Operations, PortNumber, Receiving, Result, SendWr, Transport};
+use crate::{
+    DeviceAttributes, Gather, Operations, PortNumber, Receiving, Result, SendWr, Transport,
+};
 
 /// Whole Ethernet frames, past the network stack of the kernel: what is sent goes out as it is, header included, and
 /// what comes is what a [`Flow`](crate::Flow) leads here. There is no peer, no acknowledgement and no order between
@@ -39,6 +41,15 @@ impl<'a> SendWr<'a, RawPacket> {
     pub fn frame(bytes: impl Into<Gather<'a>>) -> Self {
         Self::new(rdma_sys::IBV_WR_SEND, bytes.into())
     }
+
+    /// Has the device fill in the checksums of IPv4 and of TCP or UDP, for which the frame has zeros. Devices
+    /// [say](crate::DeviceAttributes::has_raw_packet_checksums) whether they can.
+    #[must_use]
+    #[inline]
+    #[doc(alias = "IBV_SEND_IP_CSUM")]
+    pub fn fill_checksums(self) -> Self {
+        self.flag(rdma_sys::IBV_SEND_IP_CSUM)
+    }
 }
 
 impl QueuePairBuilder<'_, RawPacket> {
@@ -49,6 +60,17 @@ impl QueuePairBuilder<'_, RawPacket> {
     #[doc(alias = "IBV_QP_CREATE_CVLAN_STRIPPING")]
     pub fn strip_vlan(self) -> Self {
         self.flag(rdma_sys::IBV_QP_CREATE_CVLAN_STRIPPING)
+    }
+}
+
+impl DeviceAttributes {
+    /// Whether the device fills in the checksums of raw packets, and looks at those that come.
+    #[must_use]
+    #[doc(alias = "IBV_DEVICE_RAW_IP_CSUM")]
+    #[doc(alias = "IBV_RAW_PACKET_CAP_IP_CSUM")]
+    pub fn has_raw_packet_checksums(&self) -> bool {
+        self.capability_flags() & rdma_sys::IBV_DEVICE_RAW_IP_CSUM != 0
+            || self.as_raw().raw_packet_caps & rdma_sys::IBV_RAW_PACKET_CAP_IP_CSUM != 0
     }
 }
 

@@ -1,13 +1,13 @@
 //! Frames on their way, and the queue pairs that send and take them.
 
 use ibverbs::{
-    CompletionStatus, EthernetMatch, FlowRule, Inline, MacAddress, Operations, PacketMatch,
-    Posting, QueuePair, QueuePairState, RawPacket, Reset, SendWr, SharedReceiveQueue,
-    SharedReceiveQueueOptions,
+    Address, CompletionStatus, DeviceSelector, EthernetMatch, FlowRule, Inline, MacAddress,
+    Operations, PacketMatch, Posting, QueuePair, QueuePairState, RawPacket, Reset, SendWr,
+    SharedReceiveQueue, SharedReceiveQueueOptions,
 };
 use soft_device::{LinkLayer, SoftDevice};
 
-use crate::support::{Bench, EXPERIMENT, ROOM, frame, tagged};
+use crate::support::{Bench, EXPERIMENT, ROOM, frame, ipv4, tagged};
 
 #[test]
 fn a_frame_comes_whole_to_the_port_that_has_its_address() {
@@ -168,6 +168,37 @@ fn tags_of_vlans_are_taken_out_where_that_was_asked_for() {
 }
 
 #[test]
+fn checksums_are_filled_in_and_looked_at() {
+    let bench = Bench::new();
+    assert!(bench.context.query_device().unwrap().has_raw_packet_checksums());
+    let station = bench.station();
+    let _flow = bench.flow(&station, FlowRule::new(bench.mine()));
+    let (source, destination) = ([192, 0, 2, 1].into(), [192, 0, 2, 2].into());
+    let packet = ipv4(bench.mac, 6, (source, 1000), (destination, 80));
+    station.memory.bytes().write(8 * ROOM, &packet).unwrap();
+    let bytes = station.memory.segment(8 * ROOM..8 * ROOM + packet.len()).unwrap();
+    for filled in [false, true] {
+        let request = SendWr::frame(bytes);
+        let request = if filled { request.fill_checksums() } else { request };
+        station.pair.post_send(&mut [request]).unwrap();
+        let mut slots = ibverbs::Completion::slots::<1>();
+        let found = station.receives.poll(&mut slots).unwrap();
+        let work = found[0].outcome().unwrap();
+        assert_eq!(work.has_right_checksums(), filled);
+        let came = station.frame_at(work.id(), work.byte_length());
+        assert_eq!((came[24..26] != [0, 0], came[50..52] != [0, 0]), (filled, filled));
+    }
+    // A queue that reads more tells it too.
+    let other = Bench::new();
+    let strange = other.station_with(&other.extended_queue(), Posting::Extended, false);
+    let _flow = other.flow(&strange, FlowRule::new(other.mine()));
+    let packet = ipv4(other.mac, 17, (source, 1000), (destination, 80));
+    strange.pair.post_send(&mut [SendWr::frame(Inline(&packet[..62])).fill_checksums()]).unwrap();
+    let completion = strange.extended().unwrap();
+    assert_eq!(completion.outcome().unwrap().has_right_checksums(), Some(true));
+}
+
+#[test]
 fn a_queue_pair_without_the_capability_says_which_it_is() {
     let bench = Bench::new();
     let queue = bench.queue();
@@ -205,6 +236,24 @@ fn a_device_without_extended_posting_sends_frames_too() {
     pair.post_send(&mut [request.signaled()]).unwrap();
     let mut slots = ibverbs::Completion::slots::<1>();
     queue.poll(&mut slots).unwrap()[0].outcome().unwrap();
+}
+
+#[test]
+fn the_link_address_behind_a_gid_is_found() {
+    let (bench, other) = (Bench::new(), Bench::new());
+    let here = bench.context.local_port(&DeviceSelector::default()).unwrap();
+    let there = other.context.local_port(&DeviceSelector::default()).unwrap();
+    let resolve = |gid| bench.context.resolve_link_address(&Address::new(&here, gid, 0));
+    assert_eq!(resolve(there.gid.gid).unwrap(), (other.mac, None));
+    assert_eq!(resolve(here.gid.gid).unwrap(), (bench.mac, None));
+    let group = MacAddress([0x33, 0x33, 0, 0, 0, 0x16]);
+    assert_eq!(resolve("ff02::16".parse().unwrap()).unwrap(), (group, None));
+    let error = resolve("2001:db8::1".parse().unwrap()).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EHOSTUNREACH));
+    assert_eq!(bench.context.query_port_speed(bench.port).unwrap(), 100_000);
+    bench.device.refuse("ibv_query_port_speed", 1, libc::EOPNOTSUPP);
+    let error = bench.context.query_port_speed(bench.port).unwrap_err();
+    assert_eq!(error.errno(), Some(libc::EOPNOTSUPP));
 }
 
 #[test]

@@ -1,12 +1,19 @@
 //! Memory of other kinds: on the device, fetched on demand, of no bytes at all, and out of a pool; and objects
 //! of one thread or of another process.
 
-use std::{fs, io::ErrorKind, os::fd::AsRawFd, sync::Arc, thread};
+use std::{
+    fs,
+    io::ErrorKind,
+    os::fd::{AsFd, AsRawFd},
+    sync::Arc,
+    thread,
+};
 
 use ibverbs::{
-    Access, CompletionStatus, ConnectOptions, Context, DeviceMemory, Error, ForkSupport,
-    ImportedRegion, MemoryRegion, PoolOptions, Prefetch, PrefetchMode, ProtectionDomain, Rc,
-    RecvWr, RegionPool, SendWr, ThreadDomain, fork_support_of, protect_forks_of,
+    Access, CompletionStatus, ConnectOptions, Context, DeviceMemory, DmaBufPart, Error,
+    ForkSupport, ImportedRegion, MemoryRegion, Operation, PoolOptions, Prefetch, PrefetchMode,
+    ProtectionDomain, Rc, RecvWr, RegionPool, SendWr, ThreadDomain, fork_support_of,
+    protect_forks_of,
 };
 use soft_device::SoftDevice;
 
@@ -55,6 +62,35 @@ fn device_memory_is_registered_in_domains_of_its_own_context() {
     drop((host, foreign));
     assert_clean(&device);
     assert_clean(&other);
+}
+
+#[test]
+#[expect(unsafe_code, reason = "registers memory by its descriptor")]
+fn device_memory_is_reached_by_another_device() {
+    let (near, far) = (SoftDevice::new(), SoftDevice::new());
+    let (owner, other) = (open(&near), open(&far));
+    let memory = DeviceMemory::allocate(&owner.context, 4096, 12).unwrap();
+    memory.write(8, &[7; 16]).unwrap();
+    let file = memory.export_dma_buf().unwrap();
+    let part = DmaBufPart { fd: file.as_fd(), offset: 0, length: 4096, address: 0 };
+    // SAFETY: nobody else writes to the memory meanwhile.
+    let region = unsafe { other.domain.register_dma_buf(vec![0_u8; 0], part, ALL) }.unwrap();
+    let end = other.end(Shape::default());
+    let options = ConnectOptions::new(&other.port).access(ALL);
+    let to = end.pair.endpoint(&other.port);
+    let end = end.connect(&to, &options);
+    let into = end.memory.segment(..16).unwrap();
+    end.post(SendWr::read(into, &region.remote().at(8).unwrap()).id(3).signaled());
+    end.succeeded(3, Operation::READ);
+    let mut bytes = [0; 16];
+    end.memory.bytes().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [7; 16]);
+    near.refuse("ibv_dm_export_dmabuf_fd", 1, libc::EOPNOTSUPP);
+    assert_eq!(memory.export_dma_buf().unwrap_err().errno(), Some(libc::EOPNOTSUPP));
+    drop((region, end, file, memory));
+    drop((owner, other));
+    assert_clean(&near);
+    assert_clean(&far);
 }
 
 #[test]

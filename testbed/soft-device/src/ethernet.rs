@@ -2,11 +2,15 @@
 //! queue pair of a port gets a frame.
 #![expect(unsafe_code, reason = "moves bytes between memory that was checked under the lock")]
 
+pub(crate) mod checksum;
 pub(crate) mod filter;
 pub(crate) mod frame;
 pub(crate) mod hash;
+mod resolve;
 
 use rdma_sys as c;
+
+pub(crate) use self::resolve::ibv_resolve_eth_l2_from_gid;
 
 use self::frame::{Headers, VLAN};
 use crate::{
@@ -148,6 +152,7 @@ impl Fabric {
             byte_len: u32::try_from(start.len() + rest.len()).unwrap_or(u32::MAX),
             flow_tag: arrived.tag,
             vlan: vlan.unwrap_or(0),
+            wc_flags: if checksum::is_right(bytes) { c::IBV_WC_IP_CSUM_OK } else { 0 },
             ..Completion::default()
         })
     }

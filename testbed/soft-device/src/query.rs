@@ -40,6 +40,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 /// What EFA devices have there.
 const VENDOR_OF_EFA: u32 = 0x1d0f;
 
+/// What a device with Ethernet ports can do besides.
+const OF_FRAMES: u32 = c::IBV_DEVICE_MANAGED_FLOW_STEERING | c::IBV_DEVICE_RAW_IP_CSUM;
+
 fn device_attr(device: &Description) -> c::ibv_device_attr {
     let limits = &device.limits;
     let count = |value: u32| c_int::try_from(value).unwrap_or(c_int::MAX);
@@ -63,7 +66,7 @@ fn device_attr(device: &Description) -> c::ibv_device_attr {
             | c::IBV_DEVICE_MEM_WINDOW_TYPE_2B
             | c::IBV_DEVICE_MEM_MGT_EXTENSIONS
             | c::IBV_DEVICE_XRC
-            | if ethernet { c::IBV_DEVICE_MANAGED_FLOW_STEERING } else { 0 },
+            | if ethernet { OF_FRAMES } else { 0 },
         max_sge: count(limits.max_sge),
         max_sge_rd: count(limits.max_sge),
         max_cq: count(limits.max_cq),
@@ -133,7 +136,7 @@ fn ethernet_attr(device: &Description) -> c::ibv_device_attr_ex {
             rx_hash_function: u8::try_from(c::IBV_RX_HASH_FUNC_TOEPLITZ).unwrap_or(0),
         },
         max_wq_type_rq: device.limits.max_qp,
-        raw_packet_caps: c::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING,
+        raw_packet_caps: c::IBV_RAW_PACKET_CAP_CVLAN_STRIPPING | c::IBV_RAW_PACKET_CAP_IP_CSUM,
         ..c::ibv_device_attr_ex::default()
     }
 }

@@ -10,8 +10,8 @@ use rdma_sys as c;
 
 use crate::{
     address, async_event, channel, cm, completion_counter, completion_queue, context,
-    device_memory, domain, efa, import, pair, query, rates, region, shared_receive, special_region,
-    strings,
+    device_memory, domain, efa, ethernet, import, pair, query, rates, region, shared_receive,
+    special_region, strings,
 };
 
 /// The exported C functions, with the module that has each.
@@ -65,6 +65,7 @@ macro_rules! for_each_symbol {
             address::ibv_create_ah_from_wc(pd: *mut c::ibv_pd, wc: *mut c::ibv_wc, grh: *mut c::ibv_grh, port: u8) -> *mut c::ibv_ah;
             address::ibv_init_ah_from_wc(context: *mut c::ibv_context, port: u8, wc: *mut c::ibv_wc, grh: *mut c::ibv_grh, attr: *mut c::ibv_ah_attr) -> c_int;
             address::ibv_destroy_ah(ah: *mut c::ibv_ah) -> c_int;
+            ethernet::ibv_resolve_eth_l2_from_gid(context: *mut c::ibv_context, attr: *mut c::ibv_ah_attr, mac: *mut u8, vlan: *mut u16) -> c_int;
             shared_receive::ibv_create_srq(pd: *mut c::ibv_pd, init: *mut c::ibv_srq_init_attr) -> *mut c::ibv_srq;
             shared_receive::ibv_modify_srq(srq: *mut c::ibv_srq, attr: *mut c::ibv_srq_attr, mask: c_int) -> c_int;
             shared_receive::ibv_query_srq(srq: *mut c::ibv_srq, attr: *mut c::ibv_srq_attr) -> c_int;

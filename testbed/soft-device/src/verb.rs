@@ -31,6 +31,7 @@ verbs! {
     ibv_dm_export_dmabuf_fd
     ibv_alloc_td ibv_dealloc_td ibv_alloc_parent_domain
     ibv_resize_cq ibv_modify_cq
+    ibv_resolve_eth_l2_from_gid
     ibv_create_ah ibv_create_ah_from_wc ibv_destroy_ah ibv_attach_mcast ibv_detach_mcast
     ibv_create_srq ibv_create_srq_ex ibv_modify_srq ibv_query_srq ibv_destroy_srq
     ibv_post_srq_recv ibv_get_srq_num

@@ -216,9 +216,10 @@ impl Fabric {
             Ok(_) => self.store_frame(arrived, strips, to).ok_or(c::IBV_WC_GENERAL_ERR),
         };
         match outcome {
-            Ok(Completion { byte_len, flow_tag, vlan, .. }) => {
+            Ok(Completion { byte_len, flow_tag, vlan, wc_flags, .. }) => {
                 let completion = received(number, wr_id);
-                self.report(target, Completion { byte_len, flow_tag, vlan, ..completion });
+                let special = Completion { byte_len, flow_tag, vlan, wc_flags, ..completion };
+                self.report(target, special);
             }
             Err(status) => {
                 self.report(target, received(number, wr_id).ended(status));

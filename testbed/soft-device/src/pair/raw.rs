@@ -8,7 +8,7 @@ use rdma_sys as c;
 use super::{execute::Step, receive::Offer, work::Request};
 use crate::{
     completion_queue::Completion,
-    ethernet::{Arrived, HEADER, LONGEST, SHORTEST, stored_length},
+    ethernet::{Arrived, HEADER, LONGEST, SHORTEST, checksum, stored_length},
     fabric::{Fabric, Scratch},
     memory::{Piece, Place},
 };
@@ -19,7 +19,7 @@ impl Fabric {
         &mut self,
         number: u32,
         position: u64,
-        _request: Request,
+        request: Request,
         scratch: &mut Scratch,
     ) -> Step {
         let Some(pair) = self.pairs.get(number) else { return Step::Done(0, 0) };
@@ -38,6 +38,9 @@ impl Fabric {
         // SAFETY: the sender's memory was checked under the lock that is held; the target is `frame`.
         let copied = unsafe { self.transfer(&scratch.from, &[to]) };
         if copied.is_ok() {
+            if request.flags & c::IBV_SEND_IP_CSUM != 0 {
+                checksum::fill(&mut frame);
+            }
             self.transmit(from, &frame, &mut scratch.to);
         }
         self.frame = frame;
@@ -69,8 +72,8 @@ impl Fabric {
             self.broken.push((target, c::IBV_EVENT_QP_REQ_ERR));
             return;
         };
-        let Completion { byte_len, flow_tag, vlan, .. } = stored;
-        let completion = Completion { byte_len, flow_tag, vlan, ..received };
+        let Completion { byte_len, flow_tag, vlan, wc_flags, .. } = stored;
+        let completion = Completion { byte_len, flow_tag, vlan, wc_flags, ..received };
         self.report_receive(target, inlet, completion);
     }
 }
