@@ -199,11 +199,14 @@ impl<'a> WorkQueue<'a> {
 
     /// Forgets every receive, which reports nothing any more, and takes no more frames. Enters the kernel.
     ///
+    /// It is borrowed alone, since providers change here what posting uses, without a lock: a queue that is in a table is
+    /// dropped with that and made anew.
+    ///
     /// # Errors
     ///
     /// [`Error::Verb`] if the device is gone. See `ibv_modify_wq(3)`.
     #[doc(alias = "ibv_modify_wq")]
-    pub fn reset(&self) -> Result<()> {
+    pub fn reset(&mut self) -> Result<()> {
         self.change(WorkQueueState::RESET)
     }
 
@@ -213,7 +216,7 @@ impl<'a> WorkQueue<'a> {
     ///
     /// [`Error::Invalid`] if it is in its error state, [`Error::Verb`] if the device is gone. See `ibv_modify_wq(3)`.
     #[doc(alias = "ibv_modify_wq")]
-    pub fn make_ready(&self) -> Result<()> {
+    pub fn make_ready(&mut self) -> Result<()> {
         self.change(WorkQueueState::READY)
     }
 

@@ -13,4 +13,6 @@ mod owners;
 #[cfg(test)]
 mod spreading;
 #[cfg(test)]
+mod storm;
+#[cfg(test)]
 mod support;

@@ -3,9 +3,9 @@
 use std::{net::Ipv4Addr, sync::Arc};
 
 use ibverbs::{
-    Access, Completion, CompletionQueue, CompletionStatus, Error, Flow, FlowRule, HashFields,
-    HashKey, IndirectionTable, Ipv4Match, MacAddress, MemoryRegion, ProtectionDomain, RecvWr,
-    RssQueuePair, WorkQueue, WorkQueueState,
+    Access, AsyncEventKind, Completion, CompletionQueue, CompletionStatus, Error, EventSource,
+    Flow, FlowRule, HashFields, HashKey, IndirectionTable, Ipv4Match, MacAddress, MemoryRegion,
+    ProtectionDomain, RecvWr, RssQueuePair, WorkQueue, WorkQueueState,
 };
 
 use crate::support::{Bench, EXPERIMENT, ROOM, Station, frame, ipv4, tagged};
@@ -32,19 +32,24 @@ impl Workers {
         Arc::new(IndirectionTable::create(&self.queues).unwrap())
     }
 
-    /// Posts a receive to each; its request has the number of the queue.
+    /// Posts a receive to each.
     fn post(&self) {
-        for (number, queue) in self.queues.iter().enumerate() {
-            let memory = self.memory.segment(number * ROOM..(number + 1) * ROOM).unwrap();
-            queue.post_receive(&mut [RecvWr::to(number as u64, memory)]).unwrap();
-        }
+        (0..self.queues.len()).for_each(|number| self.post_to(number));
     }
 
-    /// Which queue took a frame.
-    fn taker(&self) -> Option<u64> {
+    /// Posts a receive whose request has the number of its queue.
+    fn post_to(&self, number: usize) {
+        let memory = self.memory.segment(number * ROOM..(number + 1) * ROOM).unwrap();
+        self.queues[number].post_receive(&mut [RecvWr::to(number as u64, memory)]).unwrap();
+    }
+
+    /// Which queue took a frame; it gets a new receive.
+    fn taker(&self) -> Option<usize> {
         let mut slots = Completion::slots::<1>();
         let found = self.completions.poll(&mut slots).unwrap().first()?;
-        Some(found.outcome().unwrap().id())
+        let number = usize::try_from(found.outcome().unwrap().id()).unwrap();
+        self.post_to(number);
+        Some(number)
     }
 }
 
@@ -79,21 +84,17 @@ fn each_packet_goes_to_the_queue_that_its_hash_names() {
     let pair = Arc::new(RssQueuePair::create(&bench.domain, &table, &key, fields).unwrap());
     let flow = Flow::create(&pair, bench.port, FlowRule::new(bench.mine())).unwrap();
     let mut taken = [0; 4];
+    workers.post();
     for number in 0..64_u8 {
-        workers.post();
         let source = (Ipv4Addr::new(198, 51, 100, number), 1000 + u16::from(number));
         let destination = (Ipv4Addr::new(192, 0, 2, 1), 53);
         sender.send(&ipv4(bench.mac, UDP, source, destination));
         let mut input = [source.0.octets(), destination.0.octets()].concat();
         input.extend([source.1.to_be_bytes(), destination.1.to_be_bytes()].concat());
-        let expected = u64::from(toeplitz(&key.0, &input) % 4);
+        let expected = usize::try_from(toeplitz(&key.0, &input) % 4).unwrap();
         assert_eq!(workers.taker(), Some(expected));
         assert_eq!(workers.taker(), None);
-        taken[usize::try_from(expected).unwrap()] += 1;
-        for queue in &workers.queues {
-            queue.reset().unwrap();
-            queue.make_ready().unwrap();
-        }
+        taken[expected] += 1;
     }
     assert!(taken.iter().all(|&count| count > 4), "{taken:?}");
     drop((flow, pair, table, workers, sender));
@@ -109,9 +110,9 @@ fn only_the_declared_fields_count() {
     let pair = spread(&bench.domain, &table, HashFields::SOURCE_IPV4);
     let _flow = Flow::create(&pair, bench.port, FlowRule::new(bench.mine())).unwrap();
     let source = Ipv4Addr::new(198, 51, 100, 9);
+    workers.post();
     let takers: Vec<_> = (0..8)
         .map(|number| {
-            workers.post();
             let destination = (Ipv4Addr::new(192, 0, 2, number), 53);
             sender.send(&ipv4(bench.mac, UDP, (source, u16::from(number)), destination));
             workers.taker().unwrap()
@@ -171,13 +172,14 @@ fn a_table_has_a_power_of_two_of_entries_within_the_limit() {
 #[test]
 fn a_work_queue_goes_from_reset_to_ready_to_error_and_back() {
     let bench = Bench::new();
-    let workers = Workers::new(&bench, 1);
-    let queue = &workers.queues[0];
+    let completions = bench.queue();
+    let mut queue = WorkQueue::builder(&bench.domain, &completions).create().unwrap();
     assert_eq!(queue.state(), WorkQueueState::READY);
-    workers.post();
+    assert_eq!(queue.completion_queue().as_raw(), completions.as_raw());
+    queue.post_receive(&mut [RecvWr::new(1)]).unwrap();
     queue.fail().unwrap();
     let mut slots = Completion::slots::<2>();
-    let found = workers.completions.poll(&mut slots).unwrap();
+    let found = completions.poll(&mut slots).unwrap();
     assert_eq!(found[0].status(), CompletionStatus::WORK_FLUSHED);
     let error = queue.make_ready().unwrap_err();
     assert!(error.to_string().contains("call `reset` first"), "{error}");
@@ -192,16 +194,16 @@ fn a_work_queue_goes_from_reset_to_ready_to_error_and_back() {
     bench.device.refuse("ibv_modify_wq", 1, libc::EIO);
     assert_eq!(queue.fail().unwrap_err().errno(), Some(libc::EIO));
     assert_eq!(queue.state(), WorkQueueState::READY);
-    drop(workers);
+    drop((queue, completions));
     bench.end();
 }
 
 #[test]
-fn a_full_work_queue_says_so_until_a_completion_is_polled() {
+fn a_full_work_queue_says_so_until_its_receives_end() {
     let bench = Bench::new();
     let completions = bench.queue();
     let builder = WorkQueue::builder(&bench.domain, &completions).max_requests(1);
-    let queue = builder.strip_vlan().create().unwrap();
+    let mut queue = builder.strip_vlan().create().unwrap();
     queue.post_receive(&mut [RecvWr::new(1)]).unwrap();
     let error = queue.post_receive(&mut [RecvWr::new(2)]).unwrap_err();
     assert!(error.error().to_string().contains("the queue is full"), "{error}");
@@ -212,13 +214,13 @@ fn a_full_work_queue_says_so_until_a_completion_is_polled() {
 }
 
 #[test]
-fn a_frame_longer_than_its_receive_breaks_the_work_queue_only() {
+fn a_frame_longer_than_its_receive_breaks_the_work_queue_and_raises_an_event() {
     let bench = Bench::new();
     let sender = bench.station();
     let workers = Workers::new(&bench, 1);
     let table = workers.table();
     let pair = spread(&bench.domain, &table, HashFields::IPV4);
-    let _flow = Flow::create(&pair, bench.port, FlowRule::new(bench.mine())).unwrap();
+    let flow = Flow::create(&pair, bench.port, FlowRule::new(bench.mine())).unwrap();
     let short = workers.memory.segment(..20).unwrap();
     let queue = &workers.queues[0];
     queue.post_receive(&mut [RecvWr::to(1, short), RecvWr::new(2)]).unwrap();
@@ -228,12 +230,25 @@ fn a_frame_longer_than_its_receive_breaks_the_work_queue_only() {
     let statuses: Vec<_> = found.iter().map(Completion::status).collect();
     let flushed = CompletionStatus::WORK_FLUSHED;
     assert_eq!(statuses, [CompletionStatus::LOCAL_LENGTH_ERROR, flushed]);
-    queue.fail().unwrap();
+    let event = bench.context.next_event().unwrap();
+    assert_eq!(event.kind, AsyncEventKind::WORK_QUEUE_FATAL);
+    assert_eq!(event.source, EventSource::WorkQueue(queue.number()));
+    // Once the table is gone the queue can be used again.
+    drop((flow, pair, table));
+    let Workers { queues, completions, memory } = workers;
+    let mut queues = queues.into_iter().map(|queue| Arc::into_inner(queue).unwrap());
+    let mut queue = queues.next().unwrap();
     queue.reset().unwrap();
     queue.make_ready().unwrap();
+    let workers = Workers { queues: vec![Arc::new(queue)], completions, memory };
+    let table = workers.table();
+    let pair = spread(&bench.domain, &table, HashFields::IPV4);
+    let flow = Flow::create(&pair, bench.port, FlowRule::new(bench.mine())).unwrap();
     workers.post();
     sender.send(&frame(bench.mac, bench.mac, EXPERIMENT, &[0; 46]));
     assert_eq!(workers.taker(), Some(0));
+    drop((flow, pair, table, workers, sender));
+    bench.end();
 }
 
 #[test]
@@ -272,8 +287,8 @@ fn one_table_serves_several_queue_pairs() {
     let flows = [(&tcp, 6), (&udp, UDP)]
         .map(|(pair, protocol)| Flow::create(pair, bench.port, rule(protocol)).unwrap());
     let from = (Ipv4Addr::new(198, 51, 100, 9), 7);
+    workers.post();
     for protocol in [6, UDP, 1] {
-        workers.post();
         sender.send(&ipv4(bench.mac, protocol, from, (Ipv4Addr::new(192, 0, 2, 1), 53)));
         assert_eq!(workers.taker().is_some(), protocol != 1);
     }

@@ -19,6 +19,7 @@ pub(crate) enum Element {
     Queue(u32, usize),
     Pair(u32, usize),
     Shared(u32, usize),
+    Work(u32, usize),
     Port(u8),
 }
 
@@ -116,6 +117,7 @@ impl Fabric {
             Element::Queue(number, _) => Some(&mut self.queues.get_mut(number)?.async_events),
             Element::Pair(number, _) => Some(&mut self.pairs.get_mut(number)?.async_events),
             Element::Shared(number, _) => Some(&mut self.shared.get_mut(number)?.async_events),
+            Element::Work(number, _) => Some(&mut self.work_queues.get_mut(number)?.async_events),
             Element::Port(_) => None,
         }
     }
@@ -161,6 +163,9 @@ fn element_in_c(element: Element) -> c::ibv_async_event__bindgen_ty_1 {
         Element::Shared(_, raw) => {
             c::ibv_async_event__bindgen_ty_1 { srq: ptr::with_exposed_provenance_mut(raw) }
         }
+        Element::Work(_, raw) => {
+            c::ibv_async_event__bindgen_ty_1 { wq: ptr::with_exposed_provenance_mut(raw) }
+        }
         Element::Port(port) => c::ibv_async_event__bindgen_ty_1 { port_num: port.into() },
     }
 }
@@ -195,6 +200,11 @@ pub(crate) unsafe extern "C" fn ibv_ack_async_event(event: *mut c::ibv_async_eve
             .iter()
             .find(|(_, each)| each.raw == raw)
             .map(|(number, _)| Element::Shared(number, raw)),
+        c::IBV_EVENT_WQ_FATAL => fabric
+            .work_queues
+            .iter()
+            .find(|(_, each)| each.raw == raw)
+            .map(|(number, _)| Element::Work(number, raw)),
         // Events of ports and of the device are counted nowhere.
         _ => None,
     };

@@ -6,6 +6,7 @@ use std::{ffi::c_int, ptr, slice};
 use rdma_sys as c;
 
 use crate::{
+    async_event::{Acknowledgements, Element},
     completion_queue::{Completion, Frees, QueueRef},
     domain::DomainRef,
     errno::{Outcome, object, status},
@@ -24,6 +25,9 @@ pub(crate) const LARGEST_TABLE: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct WorkQueue {
     pub(crate) context: u32,
+    /// Address of its C struct.
+    pub(crate) raw: usize,
+    pub(crate) async_events: Acknowledgements,
     holder: u32,
     queue: u32,
     state: c::ibv_wq_state,
@@ -77,8 +81,10 @@ fn create(pd: DomainRef, queue: QueueRef, attr: &c::ibv_wq_init_attr) -> Outcome
     }
     fabric.join(pd)?;
     fabric.queues.get_mut(queue.number).ok_or(libc::EINVAL)?.users += 1;
-    let number = fabric.work_queues.insert_with(|_| WorkQueue {
+    let number = fabric.work_queues.insert_with(|number| WorkQueue {
         context: pd.context.number,
+        raw: handle(pd, attr, number).expose_provenance(),
+        async_events: Acknowledgements::default(),
         holder: pd.holder,
         queue: queue.number,
         state: c::IBV_WQS_RESET,
@@ -87,6 +93,12 @@ fn create(pd: DomainRef, queue: QueueRef, attr: &c::ibv_wq_init_attr) -> Outcome
         strips_vlan: flags & c::IBV_WQ_FLAGS_CVLAN_STRIPPING != 0,
         tables: 0,
     });
+    let raw = fabric.work_queues.get(number).map_or(0, |queue| queue.raw);
+    Ok(ptr::with_exposed_provenance_mut(raw))
+}
+
+/// Moves the C struct of a queue to the heap.
+fn handle(pd: DomainRef, attr: &c::ibv_wq_init_attr, number: u32) -> *mut c::ibv_wq {
     let raw = c::ibv_wq {
         context: pd.context.raw,
         wq_context: attr.wq_context,
@@ -99,7 +111,7 @@ fn create(pd: DomainRef, queue: QueueRef, attr: &c::ibv_wq_init_attr) -> Outcome
         post_recv: Some(post_recv),
         ..c::ibv_wq::default()
     };
-    Ok(Handle::make(raw, number))
+    Handle::make(raw, number)
 }
 
 /// A queue as a caller names it.
@@ -225,6 +237,8 @@ impl Fabric {
                 self.report(target, received(number, wr_id).ended(status));
                 if let Some(queue) = self.work_queues.get_mut(number) {
                     queue.state = c::IBV_WQS_ERR;
+                    let (context, raw) = (queue.context, queue.raw);
+                    self.raise(context, c::IBV_EVENT_WQ_FATAL, Element::Work(number, raw));
                 }
                 self.flush_work_queue(number);
             }
@@ -278,15 +292,26 @@ unsafe extern "C" fn post_recv(
 }
 
 /// See `ibv_create_wq(3)`: `EBUSY` while a table spreads to it.
+///
+/// libibverbs waits until every asynchronous event of the queue is acknowledged; so that a test that
+/// forgets one ends, this refuses with `EBUSY` and notes a violation.
 pub(crate) unsafe extern "C" fn destroy_wq(wq: *mut c::ibv_wq) -> c_int {
     // SAFETY: the caller gives a live queue.
     let (context, number) = unsafe { named(wq) };
     let mut fabric = fabric();
     let outcome = fabric.enter(context.device, Verb::ibv_destroy_wq).and_then(|()| {
-        if fabric.work_queues.get(number).ok_or(libc::EINVAL)?.tables > 0 {
+        let queue = fabric.work_queues.get(number).ok_or(libc::EINVAL)?;
+        if queue.tables > 0 {
+            return Err(libc::EBUSY);
+        }
+        let open = queue.async_events.open();
+        if open > 0 {
+            let text = format!("ibv_destroy_wq: {open} events are not acknowledged");
+            fabric.violation(context.device, text);
             return Err(libc::EBUSY);
         }
         let removed = fabric.work_queues.remove(number).ok_or(libc::EINVAL)?;
+        fabric.forget_events(removed.context, Element::Work(number, removed.raw));
         fabric.leave(removed.holder);
         fabric.sweep_those(removed.queue, |it| it.frees == Frees::Work { queue: number });
         if let Some(queue) = fabric.queues.get_mut(removed.queue) {
