@@ -33,7 +33,7 @@ bitflags::bitflags! {
         const PATH_BITS = rdma_sys::IBV_WC_EX_WITH_DLID_PATH_BITS as u64;
         /// When the device finished the work, on its own clock.
         const TIMESTAMP = rdma_sys::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP as u64;
-        /// The VLAN of a raw packet.
+        /// The tag of a VLAN that was taken out of a raw packet.
         const VLAN = rdma_sys::IBV_WC_EX_WITH_CVLAN as u64;
         /// The tag of the flow rule that matched a raw packet.
         const FLOW_TAG = rdma_sys::IBV_WC_EX_WITH_FLOW_TAG as u64;
@@ -285,13 +285,13 @@ impl ExtendedWork<'_> {
         self.field(CompletionFields::WALL_CLOCK, since).map(|since| UNIX_EPOCH + since)
     }
 
-    /// The VLAN of the packet.
+    /// The tag of a VLAN, priority and number, that was [taken out](crate::QueuePairBuilder::strip_vlan) of the frame; 0 if none was.
     #[must_use]
     pub fn vlan(&self) -> Option<u16> {
         self.field(CompletionFields::VLAN, self.0.vlan)
     }
 
-    /// The tag of the flow rule that matched the packet.
+    /// The [tag](crate::FlowRule::tag) of the rule by which the frame came; 0 if it has none.
     #[must_use]
     pub fn flow_tag(&self) -> Option<u32> {
         self.field(CompletionFields::FLOW_TAG, self.0.flow_tag)

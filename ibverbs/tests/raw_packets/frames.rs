@@ -1,9 +1,9 @@
 //! Frames on their way, and the queue pairs that send and take them.
 
 use ibverbs::{
-    Address, CompletionStatus, DeviceSelector, EthernetMatch, FlowRule, Inline, MacAddress,
-    Operations, PacketMatch, Posting, QueuePair, QueuePairState, RawPacket, Reset, SendWr,
-    SharedReceiveQueue, SharedReceiveQueueOptions,
+    Address, CompletionStatus, DeviceSelector, EthernetMatch, Flow, FlowRule, Inline, MacAddress,
+    Operations, PacketMatch, PortNumber, Posting, QueueKey, QueuePair, QueuePairChange,
+    QueuePairState, RawPacket, Reset, SendWr, SharedReceiveQueue, SharedReceiveQueueOptions,
 };
 use soft_device::{LinkLayer, SoftDevice};
 
@@ -142,7 +142,7 @@ fn receives_can_come_from_a_shared_queue_and_drain() {
     // The states one by one: receives may be posted, and rules made, before it sends.
     let pair = pair.initialize(bench.port).unwrap().ready_to_receive().unwrap();
     let rule = FlowRule::new(bench.mine());
-    drop(ibverbs::Flow::create(&pair, bench.port, rule).unwrap());
+    drop(Flow::create(&pair, bench.port, rule).unwrap());
     let pair = pair.ready_to_send().unwrap();
     pair.drain(std::time::Duration::from_secs(60), |_| ()).unwrap();
     let pair = pair.reset().unwrap().start(bench.port).unwrap();
@@ -209,6 +209,37 @@ fn a_queue_pair_without_the_capability_says_which_it_is() {
     let error = builder.create().unwrap_err();
     assert_eq!(error.errno(), Some(libc::EPERM));
     assert!(error.to_string().contains("CAP_NET_RAW"), "{error}");
+}
+
+#[test]
+fn each_port_has_flows_of_its_own() {
+    let (bench, other) = (Bench::of(SoftDevice::builder().ports(2)), Bench::new());
+    let second = PortNumber::new(2).unwrap();
+    let stations = [bench.station(), bench.station()];
+    let address = MacAddress(bench.device.mac(2).unwrap());
+    assert_ne!(address, bench.mac);
+    let header = EthernetMatch::new().ether_type(0x88ba);
+    let rule = || FlowRule::new(PacketMatch::new().ethernet(header));
+    let _first = bench.flow(&stations[0], rule());
+    let _second = Flow::create(&stations[1].pair, second, rule()).unwrap();
+    let sender = other.station();
+    for (to, came) in [(bench.mac, [true, false]), (address, [false, true])] {
+        sender.send(&frame(to, other.mac, 0x88ba, &[0; 46]));
+        assert_eq!(stations.each_ref().map(|station| station.received().is_some()), came);
+    }
+    // The other port of the same device is one more on the switch.
+    stations[0].send(&frame(address, bench.mac, 0x88ba, &[0; 46]));
+    assert!(stations[1].received().is_some());
+}
+
+#[test]
+fn a_rate_can_be_set_while_it_sends() {
+    let bench = Bench::new();
+    let station = bench.station();
+    station.pair.modify(&QueuePairChange::within().rate_limit(1000)).unwrap();
+    let wrong = QueuePairChange::within().queue_key(QueueKey(1));
+    let error = station.pair.modify(&wrong).unwrap_err();
+    assert!(error.to_string().contains("IBV_QP_QKEY"), "{error}");
 }
 
 #[test]
