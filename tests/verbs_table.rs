@@ -36,7 +36,7 @@ const NOT_WRAPPED: &[(&str, &str)] = &[
     ("ibv_wc_status_str", "`CompletionStatus` prints itself"),
     ("ibv_wr_opcode_str", "`Operation` prints itself"),
     ("ibv_post_srq_ops", "tag matching; no device model here has it"),
-    ("ibv_wr_send_tso", "segmentation by the device; no device model here has it"),
+    ("ibv_wr_send_tso", "`QueuePair::post_segmented` posts `IBV_WR_TSO` by `ibv_post_send`"),
     ("ibv_wc_read_tm_info", "tag matching; no device model here has it"),
     ("ibv_wr_set_inline_data_list", "`Inline` is one piece"),
     ("ibv_open_qp", "shares an XRC target by number between processes; `XrcTarget` is made anew"),

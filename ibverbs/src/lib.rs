@@ -106,7 +106,7 @@ pub use queue_pair::{
     halves::{ReceiveHalf, SendHalf},
     owned::OwnedQueuePair,
     post::PostError,
-    raw_packet::RawPacket,
+    raw_packet::{RawPacket, SegmentedFrames},
     state::{
         Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
     },

@@ -81,6 +81,8 @@ pub struct Capabilities {
     pub least_receive_segments: u32,
     /// Inline bytes of a request.
     pub inline: u32,
+    /// Bytes of the headers of [`SegmentedFrames`](crate::SegmentedFrames).
+    pub segmented_header: u16,
 }
 
 impl Capabilities {
@@ -92,6 +94,7 @@ impl Capabilities {
             receive_segments: raw.max_recv_sge,
             least_receive_segments: 0,
             inline: raw.max_inline_data,
+            segmented_header: 0,
         }
     }
 }

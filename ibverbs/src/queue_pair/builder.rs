@@ -23,6 +23,7 @@ pub struct QueuePairBuilder<'a, T> {
     operations: Operations,
     /// `IBV_QP_CREATE_*`
     flags: u32,
+    segmented_header: u16,
     transport: PhantomData<T>,
 }
 
@@ -65,6 +66,7 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
             posting: None,
             operations: T::OPERATIONS & Operations::COMMON,
             flags: 0,
+            segmented_header: 0,
             transport: PhantomData,
         }
     }
@@ -216,6 +218,11 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Self { flags: self.flags | flag, ..self }
     }
 
+    /// Makes room for the headers of packets that the device cuts out of a stream.
+    pub(super) fn segmented_header(self, bytes: u16) -> Self {
+        Self { segmented_header: bytes, ..self }
+    }
+
     fn check_contexts(&self) -> Result<()> {
         let context = self.domain.context().as_raw();
         for queue in [&self.send_queue, &self.receive_queue] {
@@ -287,7 +294,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
 
     /// The struct of `ibv_create_qp_ex`, for a queue pair without extended posting.
     fn attributes(&self) -> rdma_sys::ibv_qp_init_attr_ex {
-        let flags = if self.flags == 0 { 0 } else { rdma_sys::IBV_QP_INIT_ATTR_CREATE_FLAGS };
+        let set = |there, bit| if there { bit } else { 0 };
+        let flags = set(self.flags != 0, rdma_sys::IBV_QP_INIT_ATTR_CREATE_FLAGS);
+        let header = set(self.segmented_header != 0, rdma_sys::IBV_QP_INIT_ATTR_MAX_TSO_HEADER);
         rdma_sys::ibv_qp_init_attr_ex {
             send_cq: self.send_queue.as_raw(),
             recv_cq: self.receive_queue.as_raw(),
@@ -295,16 +304,17 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             cap: self.capabilities,
             qp_type: T::TYPE,
             sq_sig_all: self.signal_all.into(),
-            comp_mask: rdma_sys::IBV_QP_INIT_ATTR_PD | flags,
+            comp_mask: rdma_sys::IBV_QP_INIT_ATTR_PD | flags | header,
             pd: self.domain.as_raw(),
             create_flags: self.flags,
+            max_tso_header: self.segmented_header,
             ..Default::default()
         }
     }
 
     fn create_classic(&self) -> Result<QueuePair<'a, T, Reset>> {
-        if self.flags != 0 {
-            return self.create_classic_with_flags();
+        if self.flags != 0 || self.segmented_header != 0 {
+            return self.create_classic_by_the_extended_verb();
         }
         let (verb, create) = verb!(self.domain.context().library(), ibv_create_qp)?;
         let mut attributes = rdma_sys::ibv_qp_init_attr {
@@ -322,8 +332,8 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Ok(unsafe { QueuePair::from_handle(self.handle(raw, attributes.cap)) })
     }
 
-    /// Flags of creation take the verb of extended queue pairs, even for one that is none.
-    fn create_classic_with_flags(&self) -> Result<QueuePair<'a, T, Reset>> {
+    /// What `ibv_create_qp` has no place for takes the verb of extended queue pairs, even for one that is none.
+    fn create_classic_by_the_extended_verb(&self) -> Result<QueuePair<'a, T, Reset>> {
         let verb = Verb::new("ibv_create_qp_ex");
         let (context, mut attributes) = (self.domain.context().as_raw(), self.attributes());
         // SAFETY: context, domain and queues are held, and the struct says which fields it has.
@@ -340,6 +350,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             operations: self.operations,
             capabilities: Capabilities {
                 least_receive_segments: self.least_receive_segments,
+                segmented_header: self.segmented_header,
                 ..Capabilities::from_raw(given)
             },
             first_packet: PacketSequence::random(),

@@ -1,6 +1,9 @@
 //! Raw packet queue pairs: whole Ethernet frames, sent as they are and received by rules.
-#![expect(unsafe_code, reason = "a trait that posting relies on")]
+#![expect(unsafe_code, reason = "a trait that posting relies on, and a post of its own")]
 
+mod segmented;
+
+pub use self::segmented::SegmentedFrames;
 use super::{
     QueuePair,
     builder::QueuePairBuilder,

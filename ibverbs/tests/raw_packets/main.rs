@@ -11,6 +11,8 @@ mod log_lines;
 #[cfg(test)]
 mod owners;
 #[cfg(test)]
+mod segmented;
+#[cfg(test)]
 mod spreading;
 #[cfg(test)]
 mod storm;

@@ -7,6 +7,7 @@ pub(crate) mod filter;
 pub(crate) mod frame;
 pub(crate) mod hash;
 mod resolve;
+pub(crate) mod segmentation;
 
 use rdma_sys as c;
 
@@ -26,6 +27,9 @@ pub(crate) const SHORTEST: usize = 60;
 pub(crate) const HEADER: usize = 14;
 /// The longest frame: 9,000 bytes behind the header and the tag of a VLAN.
 pub(crate) const LONGEST: usize = HEADER + 4 + 9000;
+
+/// The longest stretch of a stream that is cut into packets.
+pub(crate) const LONGEST_STRETCH: usize = 1 << 18;
 
 /// A port of a device.
 type PortOf = (u32, u8);

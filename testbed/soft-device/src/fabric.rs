@@ -70,8 +70,9 @@ pub(crate) struct Fabric {
     pub(crate) moderated: Vec<u32>,
     /// Scratch space of a transfer, kept so that none is allocated for each.
     pub(crate) scratch: Scratch,
-    /// The Ethernet frame on its way, kept as `scratch` is.
+    /// The Ethernet frame on its way, and the stretch that it is cut out of, kept as `scratch` is.
     pub(crate) frame: Vec<u8>,
+    pub(crate) stretch: Vec<u8>,
     timer_runs: bool,
 }
 
@@ -121,6 +122,7 @@ static FABRIC: Mutex<Fabric> = Mutex::new(Fabric {
     moderated: Vec::new(),
     scratch: Scratch { from: Vec::new(), to: Vec::new(), woken: Vec::new() },
     frame: Vec::new(),
+    stretch: Vec::new(),
     timer_runs: false,
 });
 

@@ -9,7 +9,7 @@ use crate::{
     clock,
     device::{Description, GidEntry, LinkLayer, Port},
     errno::{Outcome, minus_one, set_errno, status},
-    ethernet::hash::FIELDS,
+    ethernet::{LONGEST_STRETCH, hash::FIELDS},
     fabric::{Fabric, fabric},
     handle::ContextRef,
     verb::Verb,
@@ -128,6 +128,10 @@ fn ethernet_attr(device: &Description) -> c::ibv_device_attr_ex {
         return c::ibv_device_attr_ex::default();
     }
     c::ibv_device_attr_ex {
+        tso_caps: c::ibv_tso_caps {
+            max_tso: u32::try_from(LONGEST_STRETCH).unwrap_or(0),
+            supported_qpts: 1 << c::IBV_QPT_RAW_PACKET,
+        },
         rss_caps: c::ibv_rss_caps {
             supported_qpts: 1 << c::IBV_QPT_RAW_PACKET,
             max_rwq_indirection_tables: device.limits.max_qp,

@@ -35,6 +35,8 @@ pub(crate) struct Creation {
     srq: Option<u32>,
     blocks_loopback: bool,
     strips_vlan: bool,
+    /// The longest headers of a stretch that is to be cut into packets.
+    max_header: u16,
     spreading: Option<Spreading>,
     /// The operations that were asked for, `None` for a pair without extended posting.
     operations: Option<u64>,
@@ -72,6 +74,7 @@ pub(crate) unsafe extern "C" fn ibv_create_qp(
         srq: unsafe { number(init.srq) },
         blocks_loopback: false,
         strips_vlan: false,
+        max_header: 0,
         spreading: None,
         operations: None,
         efa: None,
@@ -181,6 +184,7 @@ unsafe fn extended_creation(
     let known = c::IBV_QP_INIT_ATTR_PD
         | c::IBV_QP_INIT_ATTR_XRCD
         | c::IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | c::IBV_QP_INIT_ATTR_MAX_TSO_HEADER
         | c::IBV_QP_INIT_ATTR_IND_TABLE
         | c::IBV_QP_INIT_ATTR_RX_HASH
         | c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
@@ -189,7 +193,10 @@ unsafe fn extended_creation(
     let known_flags = c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB | c::IBV_QP_CREATE_CVLAN_STRIPPING;
     let strips_vlan = flags & c::IBV_QP_CREATE_CVLAN_STRIPPING != 0;
     let raw = attr.qp_type == c::IBV_QPT_RAW_PACKET;
-    if attr.comp_mask & !known != 0 || flags & !known_flags != 0 || (strips_vlan && !raw) {
+    if attr.comp_mask & !known != 0
+        || flags & !known_flags != 0
+        || ((strips_vlan || given(c::IBV_QP_INIT_ATTR_MAX_TSO_HEADER)) && !raw)
+    {
         return Err(libc::EINVAL);
     }
     let extended = given(c::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS);
@@ -213,6 +220,7 @@ unsafe fn extended_creation(
         srq: unsafe { number(attr.srq) },
         blocks_loopback: flags & c::IBV_QP_CREATE_BLOCK_SELF_MCAST_LB != 0,
         strips_vlan,
+        max_header: if given(c::IBV_QP_INIT_ATTR_MAX_TSO_HEADER) { attr.max_tso_header } else { 0 },
         // SAFETY: by the contract above.
         spreading: unsafe { spreading(attr) }?,
         operations: extended.then_some(attr.send_ops_flags),
@@ -403,7 +411,7 @@ fn add(fabric: &mut Fabric, creation: &Creation, init: &c::ibv_qp_init_attr) -> 
         attr: initial_attr(init.qp_type, cap),
         signals_all: init.sq_sig_all != 0,
         blocks_loopback: creation.blocks_loopback,
-        send: SendQueue::new(&cap),
+        send: SendQueue::new(&cap, creation.max_header),
         receive: ReceiveQueue::new(cap.max_recv_wr, cap.max_recv_sge),
         async_events: Acknowledgements::default(),
         send_psn: 0,
@@ -504,6 +512,7 @@ fn open(context: ContextRef, attr: &c::ibv_qp_open_attr, domain: u32) -> Outcome
         srq: None,
         blocks_loopback: false,
         strips_vlan: false,
+        max_header: 0,
         spreading: None,
         operations: None,
         efa: None,

@@ -207,6 +207,7 @@ fn completion_opcode(opcode: c::ibv_wr_opcode) -> c::ibv_wc_opcode {
         c::IBV_WR_LOCAL_INV => c::IBV_WC_LOCAL_INV,
         c::IBV_WR_FLUSH => c::IBV_WC_FLUSH,
         c::IBV_WR_ATOMIC_WRITE => c::IBV_WC_ATOMIC_WRITE,
+        c::IBV_WR_TSO => c::IBV_WC_TSO,
         _ => c::IBV_WC_SEND,
     }
 }

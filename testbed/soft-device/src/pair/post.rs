@@ -13,6 +13,7 @@ use super::{
 use crate::{
     address::Vector,
     errno::Outcome,
+    ethernet::segmentation::are_headers,
     fabric::{Fabric, fabric},
     handle::Handle,
     owner_lock::Reentered,
@@ -97,6 +98,10 @@ unsafe fn queue_one(
             // SAFETY: the caller gives a live address handle.
             request.vector = unsafe { fabric.vector(datagram.ah) };
         }
+        c::IBV_WR_TSO => {
+            // SAFETY: the caller vouches for the request, which has this member.
+            return unsafe { queue_stretch(fabric, pair, wr, request, segments) };
+        }
         c::IBV_WR_BIND_MW => {
             // SAFETY: the opcode says that this member is in use; all are plain bytes.
             let bind = unsafe { wr.__bindgen_anon_2.bind_mw };
@@ -122,6 +127,39 @@ unsafe fn queue_one(
     unsafe { fabric.queue_send(pair, request, segments, payload) }
 }
 
+/// Queues a stretch of a stream that is to be cut into packets: `EINVAL` for headers that are not those of TCP, or that the pair
+/// has no room for.
+///
+/// # Safety
+///
+/// `wr` is a request for segmentation as `ibv_post_send(3)` asks for it.
+unsafe fn queue_stretch(
+    fabric: &mut Fabric,
+    pair: u32,
+    wr: &c::ibv_send_wr,
+    request: Request,
+    list: &[c::ibv_sge],
+) -> Outcome {
+    // SAFETY: by the contract above this member is in use; all are plain bytes.
+    let stretch = unsafe { wr.__bindgen_anon_2.tso };
+    let length = usize::from(stretch.hdr_sz);
+    let queue = &fabric.pairs.get(pair).ok_or(libc::EINVAL)?.send;
+    if !queue.has_room_for_header(length) || stretch.mss == 0 {
+        return Err(libc::EINVAL);
+    }
+    // SAFETY: the caller gives so many bytes of headers.
+    if !are_headers(unsafe { slice::from_raw_parts(stretch.hdr.cast(), length) }) {
+        return Err(libc::EINVAL);
+    }
+    let request = Request { segment_size: stretch.mss, ..request };
+    // SAFETY: nothing is inline.
+    unsafe { fabric.queue_send(pair, request, list, Payload::Registered) }?;
+    let queue = &mut fabric.pairs.get_mut(pair).ok_or(libc::EINVAL)?.send;
+    // SAFETY: the caller gives so many bytes of headers.
+    unsafe { queue.set_header(stretch.hdr.expose_provenance(), length) };
+    Ok(())
+}
+
 /// The list of segments of a request.
 ///
 /// # Safety
@@ -143,6 +181,7 @@ pub(crate) unsafe fn segments<'a>(
 fn allows(kind: c::ibv_qp_type, opcode: c::ibv_wr_opcode) -> bool {
     match opcode {
         c::IBV_WR_SEND_WITH_IMM if kind == c::IBV_QPT_RAW_PACKET => false,
+        c::IBV_WR_TSO => kind == c::IBV_QPT_RAW_PACKET,
         c::IBV_WR_SEND | c::IBV_WR_SEND_WITH_IMM => kind != c::IBV_QPT_XRC_RECV,
         c::IBV_WR_RDMA_WRITE | c::IBV_WR_RDMA_WRITE_WITH_IMM | c::IBV_WR_RDMA_READ
             if kind == c::IBV_QPT_DRIVER =>

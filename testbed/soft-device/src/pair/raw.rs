@@ -8,7 +8,11 @@ use rdma_sys as c;
 use super::{execute::Step, receive::Offer, work::Request};
 use crate::{
     completion_queue::Completion,
-    ethernet::{Arrived, HEADER, LONGEST, SHORTEST, checksum, stored_length},
+    ethernet::{
+        Arrived, HEADER, LONGEST, LONGEST_STRETCH, SHORTEST, checksum,
+        segmentation::{self, Part},
+        stored_length,
+    },
     fabric::{Fabric, Scratch},
     memory::{Piece, Place},
 };
@@ -23,6 +27,9 @@ impl Fabric {
         scratch: &mut Scratch,
     ) -> Step {
         let Some(pair) = self.pairs.get(number) else { return Step::Done(0, 0) };
+        if request.opcode == c::IBV_WR_TSO {
+            return self.stretch(number, position, request, scratch);
+        }
         let from = (pair.device, pair.attr.port_num);
         let Ok(moved) = self.near(pair, position, 0, scratch) else {
             return Step::failed(c::IBV_WC_LOC_PROT_ERR);
@@ -44,6 +51,55 @@ impl Fabric {
             self.transmit(from, &frame, &mut scratch.to);
         }
         self.frame = frame;
+        match copied {
+            Ok(()) => Step::Done(c::IBV_WC_SUCCESS, moved),
+            Err(_) => Step::failed(c::IBV_WC_GENERAL_ERR),
+        }
+    }
+
+    /// Sends a stretch of a stream in packets.
+    fn stretch(
+        &mut self,
+        number: u32,
+        position: u64,
+        request: Request,
+        scratch: &mut Scratch,
+    ) -> Step {
+        let Some(pair) = self.pairs.get(number) else { return Step::Done(0, 0) };
+        let from = (pair.device, pair.attr.port_num);
+        let Ok(moved) = self.near(pair, position, 0, scratch) else {
+            return Step::failed(c::IBV_WC_LOC_PROT_ERR);
+        };
+        let length = usize::try_from(moved).unwrap_or(usize::MAX);
+        let header = pair.send.header(position).len();
+        let size = usize::from(request.segment_size);
+        if length > LONGEST_STRETCH || header + size.min(length) > LONGEST {
+            return Step::failed(c::IBV_WC_LOC_LEN_ERR);
+        }
+        let mut stretch = mem::take(&mut self.stretch);
+        let mut frame = mem::take(&mut self.frame);
+        stretch.clear();
+        stretch.resize(length, 0);
+        let to = Piece { place: Place::Host(stretch.as_mut_ptr().expose_provenance()), length };
+        // SAFETY: the sender's memory was checked under the lock that is held; the target is `stretch`.
+        let copied = unsafe { self.transfer(&scratch.from, &[to]) };
+        if copied.is_ok() {
+            let packets = length.div_ceil(size).max(1);
+            for part in 0..packets {
+                let offset = part * size;
+                let Some(pair) = self.pairs.get(number) else { break };
+                frame.clear();
+                frame.extend_from_slice(pair.send.header(position));
+                let bytes = stretch.get(offset..length.min(offset + size));
+                frame.extend_from_slice(bytes.unwrap_or(&[]));
+                let last = part + 1 == packets;
+                if segmentation::finish(&mut frame, Part { number: part, offset, last }).is_some() {
+                    frame.resize(frame.len().max(SHORTEST), 0);
+                    self.transmit(from, &frame, &mut scratch.to);
+                }
+            }
+        }
+        (self.stretch, self.frame) = (stretch, frame);
         match copied {
             Ok(()) => Step::Done(c::IBV_WC_SUCCESS, moved),
             Err(_) => Step::failed(c::IBV_WC_GENERAL_ERR),

@@ -33,6 +33,8 @@ pub(crate) struct Request {
     pub(crate) qkey: u32,
     /// The shared receive queue that an XRC message is for.
     pub(crate) srqn: u32,
+    /// How many bytes a packet of a stretch has that is to be cut.
+    pub(crate) segment_size: u16,
     /// What a memory window is to be bound to.
     pub(crate) binding: Option<Binding>,
 }
@@ -43,6 +45,8 @@ struct Entry {
     request: Request,
     segments: usize,
     inline: Option<usize>,
+    /// Bytes of headers.
+    header: usize,
     /// It waits, on a pair whose requests wait each for itself: until when, `None` for ever.
     waits: Option<Option<Instant>>,
 }
@@ -57,6 +61,9 @@ pub(crate) struct SendQueue {
     /// Bytes that each place has room for, and that a request may bring.
     max_inline: usize,
     most_inline: usize,
+    /// Headers of stretches to be cut, and how long each can be.
+    headers: Box<[u8]>,
+    max_header: usize,
     posted: u64,
     executed: u64,
     freed: u64,
@@ -81,7 +88,8 @@ fn ring(position: u64, places: usize) -> usize {
 }
 
 impl SendQueue {
-    pub(crate) fn new(cap: &c::ibv_qp_cap) -> Self {
+    pub(crate) fn new(cap: &c::ibv_qp_cap, max_header: u16) -> Self {
+        let max_header = usize::from(max_header);
         let (places, max_sge) = (length(cap.max_send_wr), length(cap.max_send_sge));
         // An atomic write brings its eight bytes along, whatever the capacity.
         let max_inline = length(cap.max_inline_data).max(8);
@@ -92,6 +100,8 @@ impl SendQueue {
             max_sge,
             max_inline,
             most_inline: length(cap.max_inline_data),
+            headers: vec![0; places * max_header].into(),
+            max_header,
             posted: 0,
             executed: 0,
             freed: 0,
@@ -146,10 +156,41 @@ impl SendQueue {
         };
         if let Some(entry) = self.requests.get_mut(place) {
             let segments = if inline.is_some() { 0 } else { segments.len() };
-            *entry = Entry { request, segments, inline, waits: None };
+            *entry = Entry { request, segments, inline, header: 0, waits: None };
         }
         self.posted += 1;
         Ok(())
+    }
+
+    /// Whether requests can have headers of this length.
+    pub(crate) fn has_room_for_header(&self, length: usize) -> bool {
+        (1..=self.max_header).contains(&length)
+    }
+
+    /// Gives the last request its headers.
+    ///
+    /// # Safety
+    ///
+    /// `length` bytes can be read at `address` now.
+    pub(crate) unsafe fn set_header(&mut self, address: usize, length: usize) {
+        let Some(last) = self.posted.checked_sub(1) else { return };
+        let place = ring(last, self.requests.len());
+        let start = place * self.max_header;
+        if let Some(room) = self.headers.get_mut(start..start + length)
+            && let Some(entry) = self.requests.get_mut(place)
+        {
+            // SAFETY: the caller vouches for the source, and the target is `room`.
+            unsafe { copy_host(address, room.as_mut_ptr().expose_provenance(), length) };
+            entry.header = length;
+        }
+    }
+
+    /// The headers of the request at a position.
+    pub(crate) fn header(&self, position: u64) -> &[u8] {
+        let place = ring(position, self.requests.len());
+        let length = self.requests.get(place).map_or(0, |entry| entry.header);
+        let start = place * self.max_header;
+        self.headers.get(start..start + length).unwrap_or(&[])
     }
 
     /// The position after the last request.
@@ -319,7 +360,7 @@ mod tests {
     #[test]
     fn a_send_queue_is_full_until_a_completion_frees_all_before_it() {
         let cap = c::ibv_qp_cap { max_send_wr: 2, max_send_sge: 1, ..c::ibv_qp_cap::default() };
-        let mut queue = SendQueue::new(&cap);
+        let mut queue = SendQueue::new(&cap, 0);
         let push = |queue: &mut SendQueue| {
             // SAFETY: there is no inline data.
             unsafe { queue.push(Request::default(), &[], Payload::Registered) }
