@@ -107,6 +107,50 @@ fn a_call_that_is_refused_loses_nothing_of_the_batch() {
     }
 }
 
+#[test]
+fn runs_of_messages_among_writes_go_in_order_and_one_that_is_refused_is_named() {
+    for posting in POSTINGS {
+        let device = SoftDevice::new();
+        let host = open(&device);
+        let (a, b) = ends(&host, posting);
+        let remote = b.memory.remote();
+        let to = |at| remote.at(at).unwrap();
+        let byte = |at| a.memory.segment(at..=at).unwrap();
+        let short = [7; 4];
+        let mut batch = vec![
+            SendWr::<Rc>::write(byte(0), &to(0)),
+            SendWr::send(byte(1)),
+            SendWr::send(byte(2)),
+            SendWr::send_with_imm(byte(3), 3),
+            SendWr::send_with_imm(byte(4), 4),
+            SendWr::send(Inline(&short)),
+            SendWr::send(Inline(&short)),
+            SendWr::write_with_imm(byte(5), &to(5), 5),
+            SendWr::send(byte(6)),
+        ];
+        batch = (0..).zip(batch).map(|(id, wr)| wr.id(id).signaled()).collect();
+        let too_long = [7; 4096];
+        for place in [0, 2, 4, 6, 9] {
+            batch.insert(place, SendWr::send(Inline(&too_long)));
+            let error = a.pair.post_send(&mut batch).unwrap_err();
+            assert_eq!((error.posted(), error.refused()), (0, Some(place)));
+            assert!(is_quiet(&a.sends));
+            batch.remove(place);
+        }
+        let credit = b.memory.segment(100..200).unwrap();
+        let mut credits: Vec<_> = (0..8).map(|id| RecvWr::to(id, credit)).collect();
+        b.pair.post_receive(&mut credits).unwrap();
+        a.pair.post_send(&mut batch).unwrap();
+        drain(&a, 0..9);
+        let told = [None, None, Some(3), Some(4), None, None, Some(5), None];
+        for (id, immediate) in (0..).zip(told) {
+            let received = b.received();
+            let work = received.outcome().unwrap();
+            assert_eq!((work.id(), work.immediate()), (id, immediate));
+        }
+    }
+}
+
 /// Puts a request that cannot be right among others and posts them.
 fn is_refused_before_anything_is_posted<'a>(
     device: &SoftDevice,
