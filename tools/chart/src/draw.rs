@@ -59,7 +59,9 @@ fn draw(panel: &Panel, area: &Area<'_>) -> Result<(), Error> {
     let most_size = points().map(|point| point.0).max().ok_or_else(empty)?;
     let most = points().map(|point| point.1).fold(0.0, f64::max);
     let least = points().map(|point| point.1).fold(most, f64::min);
-    let (unit, factor) = panel.quantity.unit(most);
+    // A logarithmic axis has values of every magnitude; its unit suits those in the middle.
+    let typical = if panel.logarithmic { (least * most).sqrt() } else { most };
+    let (unit, factor) = panel.quantity.unit(typical);
 
     let sizes = ticks::of_sizes(least_size, most_size);
     let values = if panel.logarithmic {
