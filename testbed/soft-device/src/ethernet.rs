@@ -2,6 +2,7 @@
 //! queue pair of a port gets a frame.
 #![expect(unsafe_code, reason = "moves bytes between memory that was checked under the lock")]
 
+mod asked;
 pub(crate) mod checksum;
 pub(crate) mod filter;
 pub(crate) mod frame;
