@@ -73,7 +73,12 @@ fn is_fetch_option(line: &str) -> bool {
 
 /// Installs mmdebstrap on the host if it is missing.
 pub(crate) fn require_mmdebstrap(cache: &Cache) -> Result<()> {
-    if is_installed("mmdebstrap") { Ok(()) } else { install("mmdebstrap", cache) }
+    require("mmdebstrap", cache)
+}
+
+/// Installs the package of a program that has its name, if it is missing.
+pub(crate) fn require(program: &str, cache: &Cache) -> Result<()> {
+    if is_installed(program) { Ok(()) } else { install(program, cache) }
 }
 
 /// The families of systems that are told apart.

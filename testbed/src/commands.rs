@@ -1,5 +1,6 @@
 //! What `cargo testbed` can be told to do, one file each.
 
+pub(crate) mod bench;
 pub(crate) mod demo;
 pub(crate) mod headers;
 pub(crate) mod run;
@@ -25,6 +26,18 @@ const RANKS_PORT: &str = "29500";
 /// Boots the usual guest, with the workspace in it. Builds what is missing first.
 pub(crate) fn boot(cache: &Cache, workspace: &Workspace, memory: Option<u32>) -> Result<Guest> {
     boot_with_efa(cache, workspace, memory, &efa::Options::default())
+}
+
+/// Boots the usual guest with a clock that counts instructions, and with EFA devices if the options say so.
+pub(crate) fn boot_counting(
+    cache: &Cache,
+    workspace: &Workspace,
+    options: &efa::Options,
+) -> Result<Guest> {
+    let prepared = prepare(cache, false)?;
+    let mut machine = usual_machine(cache, workspace, None, options, &prepared)?;
+    machine.counts_instructions = true;
+    Guest::boot(&machine, &prepared, cache)
 }
 
 /// Boots the usual guest, with EFA devices in it if the options say so.

@@ -103,6 +103,11 @@ impl Options {
         self.newest_rdma_core.then(|| newest_libraries(cache)).transpose()
     }
 
+    /// So many devices.
+    pub(crate) fn with_devices(devices: u8) -> Self {
+        Self { devices: Some(devices), ..Self::default() }
+    }
+
     /// How many devices are asked for; none if none.
     fn wanted(&self) -> Option<u8> {
         let implied = (!self.model_options.is_empty()).then_some(DEFAULT_DEVICES);

@@ -66,6 +66,9 @@ pub(crate) enum Accelerator {
     Kvm,
     /// QEMU's translator: works anywhere, ten times slower.
     Tcg,
+    /// The translator with a clock that counts instructions, one a nanosecond, on one processor. How
+    /// busy the host is does not matter for what is measured there, only for how long it takes.
+    CountingTcg,
 }
 
 /// A machine to start. Layers that need more (devices, modules) add to the `extra_` lists.
@@ -86,6 +89,8 @@ pub(crate) struct Machine {
     pub(crate) efa: Option<Efa>,
     /// Which end of a cable it is at, if it is at one.
     pub(crate) place: Option<Place>,
+    /// Whether the guest's clock counts instructions; see [`Accelerator::CountingTcg`].
+    pub(crate) counts_instructions: bool,
 }
 
 impl Machine {
@@ -100,6 +105,7 @@ impl Machine {
             extra_modules: Vec::new(),
             efa: None,
             place: None,
+            counts_instructions: false,
         }
     }
 
@@ -112,8 +118,13 @@ impl Machine {
             Accelerator::Kvm => add(&["-accel", "kvm", "-cpu", "host"]),
             // The plainest processor boots fastest when emulated.
             Accelerator::Tcg => add(&["-accel", "tcg,thread=multi", "-cpu", "qemu64,+rdrand"]),
+            Accelerator::CountingTcg => {
+                add(&["-accel", "tcg,thread=single", "-icount", "shift=0,sleep=off"]);
+                add(&["-cpu", "qemu64,+rdrand"]);
+            }
         }
-        let processors = self.processors.to_string();
+        let alone = accelerator == Accelerator::CountingTcg;
+        let processors = if alone { "1".into() } else { self.processors.to_string() };
         let memory = self.memory.to_string();
         add(&["-smp", &processors, "-m", &memory]);
         add(&["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
@@ -212,6 +223,11 @@ fn kernel_command_line(accelerator: Accelerator) -> String {
         Accelerator::Tcg => {
             format!("{common} quiet mitigations=off nokaslr no_timer_check tsc=unstable")
         }
+        // Here the counter is the clock itself. Trusted, it is read without a system call, which programs
+        // that look at the clock for each message would otherwise pay for.
+        Accelerator::CountingTcg => {
+            format!("{common} quiet mitigations=off nokaslr no_timer_check tsc=reliable")
+        }
     }
 }
 
@@ -303,6 +319,7 @@ mod tests {
             extra_modules: Vec::new(),
             efa: None,
             place: None,
+            counts_instructions: false,
         }
     }
 

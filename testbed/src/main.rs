@@ -53,6 +53,8 @@ enum Task {
     Run(commands::run::Options),
     /// Run tests, natively and in the guest, and end with one line that counts them.
     Test(commands::test::Options),
+    /// Measure our programs beside those of others, and renew the tables of the documents.
+    Bench(commands::bench::Options),
     /// Open a shell in the guest.
     Shell(commands::shell::Options),
     /// Fetch the headers of several rdma-core releases and print their include folders.
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Task::Headers => commands::headers::run(),
         Task::Test(options) => Ok(commands::test::run(&options)),
         Task::Run(options) => commands::run::run(&options),
+        Task::Bench(options) => commands::bench::run(&options),
         Task::Shell(options) => commands::shell::run(&options),
         Task::Guest => return guest::main(),
     };

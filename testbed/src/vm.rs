@@ -85,6 +85,12 @@ impl Guest {
         prepared: &Prepared,
         cache: &Cache,
     ) -> Result<Vec<Self>> {
+        if machines.iter().any(|machine| machine.counts_instructions) {
+            let step = Step::start("booting the guest (emulated, its clock counts instructions)");
+            let guests = Self::boot_with(machines, prepared, Accelerator::CountingTcg)?;
+            step.done();
+            return Ok(guests);
+        }
         let wanted = std::env::var(ACCELERATOR_VARIABLE).unwrap_or_default();
         let kvm = KvmMemory::of(cache);
         let what = if machines.len() > 1 { "guests" } else { "guest" };

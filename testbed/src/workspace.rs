@@ -130,11 +130,33 @@ impl Workspace {
         Ok(programs.into_iter().filter(|program| program.kind == "example").collect())
     }
 
+    /// Builds some examples with optimization; their folder is `release/examples`.
+    pub(crate) fn build_release_examples(&self, names: &[&str]) -> Result<()> {
+        let mut words = vec!["build", "--release", "--package", ROOT_PACKAGE];
+        words.extend(names.iter().flat_map(|name| ["--example", name]));
+        self.build(&words).map(drop)
+    }
+
+    /// Builds a package's library or programs with optimization.
+    pub(crate) fn build_release(&self, package: &str) -> Result<()> {
+        self.build(&["build", "--release", "--package", package]).map(drop)
+    }
+
+    /// Builds the one program of a package with optimization.
+    pub(crate) fn build_release_program(&self, package: &str) -> Result<PathBuf> {
+        self.build_one(&["build", "--release", "--package", package, "--bins"])
+    }
+
     /// Builds the one program of a package.
     pub(crate) fn build_program(&self, package: &str) -> Result<PathBuf> {
-        let programs = self.build(&["build", "--package", package, "--bins"])?;
+        self.build_one(&["build", "--package", package, "--bins"])
+    }
+
+    fn build_one(&self, words: &[&str]) -> Result<PathBuf> {
+        let programs = self.build(words)?;
         let program = programs.into_iter().find(|program| program.kind == "bin");
-        program.map(|program| program.file).ok_or_else(|| bad(format!("no program in {package}")))
+        let none = || bad(format!("no program of `cargo {}`", words.join(" ")));
+        program.map(|program| program.file).ok_or_else(none)
     }
 
     /// Where cargo puts examples.

@@ -7,7 +7,7 @@ use std::thread;
 
 use clap::Args;
 
-use super::{as_rank, boot_pair, boot_with_efa, job, on_host, set};
+use super::{as_rank, boot_counting, boot_pair, boot_with_efa, job, on_host, set};
 use crate::cache::Cache;
 use crate::channel::{CHUNK, Exit, Job, Message};
 use crate::efa;
@@ -33,6 +33,11 @@ pub(crate) struct Options {
     /// Memory of the guest in MiB.
     #[arg(long)]
     memory: Option<u32>,
+
+    /// Emulate one processor whose clock counts instructions: what is measured then does not depend on
+    /// how busy this machine is.
+    #[arg(long, conflicts_with_all = ["memory", "machines"])]
+    virtual_clock: bool,
 
     #[command(flatten)]
     efa: efa::Options,
@@ -77,7 +82,11 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         let guests = boot_pair(&cache, &workspace, options.memory, &options.efa)?;
         return run_ranks(options, guests, &cache);
     }
-    let mut guest = boot_with_efa(&cache, &workspace, options.memory, &options.efa)?;
+    let mut guest = if options.virtual_clock {
+        boot_counting(&cache, &workspace, &options.efa)?
+    } else {
+        boot_with_efa(&cache, &workspace, options.memory, &options.efa)?
+    };
     let mut job = options.job(&cache)?;
     if let Some(host) = &options.host {
         job = on_host(host, job);

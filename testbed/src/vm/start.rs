@@ -80,7 +80,7 @@ impl Starting {
 
         let limit = match accelerator {
             Accelerator::Kvm => KVM_BOOT,
-            Accelerator::Tcg => TCG_BOOT,
+            Accelerator::Tcg | Accelerator::CountingTcg => TCG_BOOT,
         };
         loop {
             match messages.recv_timeout(TICK) {

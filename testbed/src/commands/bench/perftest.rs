@@ -1,0 +1,49 @@
+//! What perftest prints.
+
+use crate::error::{Error, Result};
+
+/// Messages a second, from the output of a program for bandwidth, which tells them in millions.
+pub(super) fn rate_of(output: &str) -> Result<f64> {
+    number_below(output, "MsgRate[Mpps]", 4).map(|millions| millions * 1e6)
+}
+
+/// The latency that half of the messages did not exceed, in microseconds, from a program for latency.
+pub(super) fn latency_of(output: &str) -> Result<f64> {
+    number_below(output, "t_typical[usec]", 4)
+}
+
+/// A number of the first line below the headings, one of which must be there.
+fn number_below(output: &str, heading: &str, place: usize) -> Result<f64> {
+    let number = || -> Option<f64> {
+        let mut lines = output.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
+        lines.next().filter(|line| line.contains(heading))?;
+        lines.next()?.split_whitespace().nth(place)?.parse().ok()
+    };
+    number().ok_or_else(|| Error::Format {
+        what: "the output of perftest".into(),
+        found: output.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_read_from_the_line_below_the_headings() {
+        let text = " GID: 00:00\n---\n \
+            #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
+            8          2000             0.21               0.21   \t\t     0.027414\n---\n";
+        assert!((rate_of(text).unwrap() - 27_414.0).abs() < 0.01);
+        rate_of("Couldn't connect").unwrap_err();
+        latency_of(text).unwrap_err();
+    }
+
+    #[test]
+    fn the_latency_is_the_typical_one() {
+        let text = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
+            8       500          36.49          532.21       39.45    \t       46.66\n";
+        assert_eq!(latency_of(text).unwrap(), 39.45);
+        rate_of(text).unwrap_err();
+    }
+}
