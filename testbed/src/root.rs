@@ -22,7 +22,7 @@ const RECIPE_VERSION: u32 = 2;
 const SUITES: [&str; 2] = ["trixie", "trixie-backports"];
 
 /// What the root is made of, with what these depend on. The kernel is whichever is current.
-const PACKAGES: [&str; 37] = [
+const PACKAGES: [&str; 38] = [
     // the machine
     "qemu-system-x86",
     "linux-image-amd64",
@@ -56,6 +56,8 @@ const PACKAGES: [&str; 37] = [
     "fio",
     "iproute2",
     "iputils-ping",
+    // to start ranks with
+    "openmpi-bin",
     // looking inside
     "gdb",
     "pciutils",
@@ -65,6 +67,9 @@ const PACKAGES: [&str; 37] = [
     "strace",
     "tcpdump",
 ];
+
+/// What Open MPI drags in for AMD's GPUs, which is half as large as all the rest.
+const LEFT_OUT: [&str; 4] = ["libLLVM*", "libamd*", "libhsa*", "libz3*"];
 
 /// Modules that stand uncompressed in the root, because every guest loads them or may.
 const UNPACKED_MODULES: [&str; 14] = [
@@ -114,9 +119,10 @@ impl Layer for Root {
 
     fn recipe(&self) -> String {
         format!(
-            "version {RECIPE_VERSION}\nsuites {}\npackages {}\nunpacked modules {}\n",
+            "version {RECIPE_VERSION}\nsuites {}\npackages {}\nwithout {}\nunpacked modules {}\n",
             SUITES.join(" "),
             PACKAGES.join(" "),
+            LEFT_OUT.join(" "),
             UNPACKED_MODULES.join(" ")
         )
     }
@@ -165,6 +171,9 @@ pub(crate) fn unpack(debian: &Debian, packages: &[&str], root: &Path, step: &Ste
         "--dpkgopt=path-exclude=/usr/share/man/*",
         "--dpkgopt=path-exclude=/usr/share/locale/*",
     ]);
+    for library in LEFT_OUT {
+        command.arg(format!("--dpkgopt=path-exclude=/usr/lib/x86_64-linux-gnu/{library}"));
+    }
     command.arg(format!("--include={}", packages.join(",")));
     command.arg(SUITES[0]).arg(root).arg(&sources);
     process::run_logged(&mut command, &root.with_extension("mmdebstrap.log"), step)
