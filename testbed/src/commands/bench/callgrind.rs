@@ -41,7 +41,9 @@ pub(crate) fn cost_of(
     let twice = count(folder, &command(2 * operations))?;
     let each = |less: u64, more: u64| (more as f64 - less as f64) / f64::from(operations);
     let device = each(once.device, twice.device);
-    Ok(Cost { program: each(once.total, twice.total) - device, device })
+    // What is further behind the point is how starts differ.
+    let rounded = |cost: f64| (cost * 10.0).round() / 10.0;
+    Ok(Cost { program: rounded(each(once.total, twice.total) - device), device: rounded(device) })
 }
 
 fn count(folder: &Path, command: &Command) -> Result<Count> {

@@ -2,9 +2,16 @@
 
 use crate::error::{Error, Result};
 
-/// Messages a second, from the output of a program for bandwidth, which tells them in millions.
+/// Messages a second, from the output of a program for bandwidth. It tells messages in millions and bytes in MiB,
+/// with few digits; for large messages the second has more of them.
 pub(super) fn rate_of(output: &str) -> Result<f64> {
-    number_below(output, "MsgRate[Mpps]", 4).map(|millions| millions * 1e6)
+    const LARGE: f64 = 4096.0;
+    let bytes = number_below(output, "MsgRate[Mpps]", 0)?;
+    if bytes < LARGE {
+        return number_below(output, "MsgRate[Mpps]", 4).map(|millions| millions * 1e6);
+    }
+    let mebibytes = number_below(output, "BW average[MiB/sec]", 3)?;
+    Ok(mebibytes * f64::from(1 << 20) / bytes)
 }
 
 /// The latency that half of the messages did not exceed, in microseconds, from a program for latency.
@@ -35,6 +42,8 @@ mod tests {
             #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   MsgRate[Mpps]\n \
             8          2000             0.21               0.21   \t\t     0.027414\n---\n";
         assert!((rate_of(text).unwrap() - 27_414.0).abs() < 0.01);
+        let large = text.replace("8          2000", "1048576    20").replace(" 0.21 ", " 22.03 ");
+        assert_eq!(rate_of(&large).unwrap(), 22.03);
         rate_of("Couldn't connect").unwrap_err();
         latency_of(text).unwrap_err();
     }
