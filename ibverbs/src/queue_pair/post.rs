@@ -44,7 +44,6 @@ impl<T: Transport> QueuePair<'_, T> {
     #[doc(alias = "ibv_wr_complete")]
     #[inline(always)]
     pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
-        self.handle.check_addresses(batch)?;
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
                 self.handle.post_common::<Writes, Messages, T>(extended, batch)
@@ -115,26 +114,21 @@ pub(crate) fn link_receives(
 }
 
 impl Handle<'_> {
-    /// Refuses address handles of other contexts: the provider would take another one's struct for its own.
+    /// Whether a request names an address handle of another context.
     #[inline(always)]
-    fn check_addresses<T: Transport>(&self, batch: &[SendWr<'_, T>]) -> Result<(), PostError> {
-        if T::ADDRESSING != Addressing::Datagram {
-            return Ok(());
-        }
-        let context = self.domain.context().as_raw();
-        let is_foreign = |wr: &SendWr<'_, T>| {
-            wr.shape != Shape::Refused && context_of_address(&wr.raw) != context
-        };
-        match batch.iter().position(is_foreign) {
-            None => Ok(()),
-            Some(index) => Err(PostError::before(index, FOREIGN_ADDRESS)),
-        }
+    fn is_foreign<T: Transport>(&self, wr: &SendWr<'_, T>) -> bool {
+        T::ADDRESSING == Addressing::Datagram
+            && wr.shape != Shape::Refused
+            && context_of_address(&wr.raw) != self.domain.context().as_raw()
     }
 
     #[inline(never)]
     fn post_classic<T: Transport>(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
         let mut next: *mut ibv_send_wr = ptr::null_mut();
         for (index, wr) in batch.iter_mut().enumerate().rev() {
+            if self.is_foreign(wr) {
+                return Err(PostError::before(index, FOREIGN_ADDRESS));
+            }
             match wr.shape {
                 Shape::One => wr.raw.sg_list = &raw mut wr.own,
                 Shape::Inline if wr.own.length <= self.capabilities.inline => {
@@ -188,7 +182,7 @@ impl Handle<'_> {
         let Some(mut wr) = rest.next() else {
             return Ok(());
         };
-        let poster = Extended(extended.as_ptr());
+        let poster = Extended::of(extended);
         poster.start();
         loop {
             let next = if wr.kind == C::INLINE {
@@ -277,7 +271,7 @@ impl Handle<'_> {
         if batch.is_empty() {
             return Ok(());
         }
-        let poster = Extended(extended.as_ptr());
+        let poster = Extended::of(extended);
         poster.start();
         for wr in batch.iter() {
             if !self.fill(poster, wr) {
@@ -331,7 +325,7 @@ impl Handle<'_> {
     /// Drops a batch that was begun.
     #[cold]
     #[inline(never)]
-    fn give_up<T>(
+    fn give_up<T: Transport>(
         &self,
         poster: Extended,
         batch: &[SendWr<'_, T>],
@@ -344,7 +338,7 @@ impl Handle<'_> {
 
     /// Why a request is over what this queue pair was made for, or was refused when it was made.
     #[cold]
-    fn refusal<T>(&self, wr: &SendWr<'_, T>) -> Error {
+    fn refusal<T: Transport>(&self, wr: &SendWr<'_, T>) -> Error {
         let (inline, segments) = (self.capabilities.inline, self.capabilities.send_segments);
         match wr.shape {
             Shape::Refused => wr.refusal(),
@@ -357,6 +351,7 @@ impl Handle<'_> {
             Shape::List if wr.raw.num_sge.cast_unsigned() > segments => {
                 too_many_segments(wr.raw.num_sge, segments)
             }
+            _ if self.is_foreign(wr) => FOREIGN_ADDRESS,
             _ => Error::Invalid {
                 what: "the queue pair was not made for this operation",
                 remedy: "name it in `QueuePairBuilder::operations`",

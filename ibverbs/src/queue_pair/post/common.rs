@@ -21,11 +21,11 @@ pub(super) trait Common {
     /// What a queue pair has to be made for.
     const OPERATIONS: Operations;
 
-    /// Begins a request without an immediate.
-    fn begin(poster: Extended, wr: &ibv_send_wr);
+    /// Begins a request without an immediate; `false` if its address handle is of another context.
+    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool;
 
-    /// Begins a request with an immediate.
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr);
+    /// The same with an immediate.
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool;
 }
 
 /// Writes, which connected transports have.
@@ -38,13 +38,15 @@ impl Common for Writes {
     const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
+    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
         poster.write(wr);
+        true
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
         poster.write_with_imm(wr);
+        true
     }
 }
 
@@ -58,13 +60,15 @@ impl Common for Messages {
     const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
+    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
         poster.send(wr);
+        true
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
         poster.send_with_imm(wr);
+        true
     }
 }
 
@@ -78,13 +82,13 @@ impl Common for Datagrams {
     const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.send_to(wr);
+    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
+        poster.send_to(wr)
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.send_with_imm_to(wr);
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
+        poster.send_with_imm_to(wr)
     }
 }
 
@@ -98,13 +102,13 @@ impl Common for DistantWrites {
     const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) {
-        poster.write_to(wr);
+    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
+        poster.write_to(wr)
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
-        poster.write_with_imm_to(wr);
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
+        poster.write_with_imm_to(wr)
     }
 }
 
@@ -112,9 +116,11 @@ impl Common for DistantWrites {
 #[inline(always)]
 pub(super) fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        C::begin(poster, &wr.raw);
-        poster.segment(&wr.own);
-        true
+        let begun = C::begin(poster, &wr.raw);
+        if begun {
+            poster.segment(&wr.own);
+        }
+        begun
     }
 }
 
@@ -122,9 +128,11 @@ pub(super) fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> 
 #[inline(always)]
 pub(super) fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        C::begin_with_imm(poster, &wr.raw);
-        poster.segment(&wr.own);
-        true
+        let begun = C::begin_with_imm(poster, &wr.raw);
+        if begun {
+            poster.segment(&wr.own);
+        }
+        begun
     }
 }
 
@@ -132,12 +140,11 @@ pub(super) fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_
 #[inline(always)]
 pub(super) fn inline<C: Common, T>(poster: Extended, most: u32) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        let fits = wr.own.length <= most;
-        if fits {
-            C::begin(poster, &wr.raw);
+        let begun = wr.own.length <= most && C::begin(poster, &wr.raw);
+        if begun {
             poster.inline(&wr.own);
         }
-        fits
+        begun
     }
 }
 

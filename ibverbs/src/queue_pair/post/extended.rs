@@ -12,31 +12,42 @@ use crate::{Addressing, Operations, SendWr, Transport};
 
 /// The `ibv_wr_*` functions of a queue pair, each called with its lock held.
 #[derive(Clone, Copy)]
-pub(super) struct Extended(pub(super) *mut ibv_qp_ex);
+pub(super) struct Extended {
+    qp: *mut ibv_qp_ex,
+    /// The context that it was made on.
+    context: *mut ibv_context,
+}
 
 impl Extended {
+    #[inline(always)]
+    pub(super) fn of(qp: NonNull<ibv_qp_ex>) -> Self {
+        // SAFETY: a live extended queue pair, and the field is constant.
+        let context = unsafe { qp.as_ref() }.qp_base.context;
+        Self { qp: qp.as_ptr(), context }
+    }
+
     #[inline]
     pub(super) fn start(self) {
         // SAFETY: every extended queue pair has this entry; `has_all` saw it.
-        unsafe { rdma_sys::ibv_wr_start(self.0) };
+        unsafe { rdma_sys::ibv_wr_start(self.qp) };
     }
 
     #[inline]
     pub(super) fn complete(self) -> c_int {
         // SAFETY: as for `start`, which came before.
-        unsafe { rdma_sys::ibv_wr_complete(self.0) }
+        unsafe { rdma_sys::ibv_wr_complete(self.qp) }
     }
 
     #[cold]
     pub(super) fn abort(self) {
         // SAFETY: as for `start`, which came before.
-        unsafe { rdma_sys::ibv_wr_abort(self.0) };
+        unsafe { rdma_sys::ibv_wr_abort(self.qp) };
     }
 
     /// Gives a request its number and flags.
     #[inline(always)]
     fn begin(self, wr: &ibv_send_wr) {
-        let qp = self.0;
+        let qp = self.qp;
         // SAFETY: the queue pair is live, and its lock, which `start` took, is held.
         unsafe { (*qp).wr_id = wr.wr_id };
         // SAFETY: as above.
@@ -49,7 +60,7 @@ impl Extended {
         self.begin(wr);
         let to = rdma(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.qp, to.rkey, to.remote_addr) };
     }
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
@@ -58,7 +69,7 @@ impl Extended {
         self.begin(wr);
         let (to, immediate) = (rdma(wr), immediate(wr));
         // SAFETY: as for `write`.
-        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.qp, to.rkey, to.remote_addr, immediate) };
     }
 
     /// Only for a connected queue pair whose table has the entry.
@@ -66,7 +77,7 @@ impl Extended {
     pub(super) fn send(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_send(self.0) };
+        unsafe { rdma_sys::ibv_wr_send(self.qp) };
     }
 
     /// Only for a connected queue pair whose table has the entry.
@@ -74,65 +85,71 @@ impl Extended {
     pub(super) fn send_with_imm(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send`.
-        unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
+        unsafe { rdma_sys::ibv_wr_send_imm(self.qp, immediate(wr)) };
     }
 
     /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
-    pub(super) fn send_to(self, wr: &ibv_send_wr) {
+    pub(super) fn send_to(self, wr: &ibv_send_wr) -> bool {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_send(self.0) };
-        self.destination(wr);
+        unsafe { rdma_sys::ibv_wr_send(self.qp) };
+        self.destination(wr)
     }
 
     /// Only for a datagram queue pair whose table has the entry.
     #[inline(always)]
-    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) {
+    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) -> bool {
         self.begin(wr);
         // SAFETY: as for `send_to`.
-        unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
-        self.destination(wr);
+        unsafe { rdma_sys::ibv_wr_send_imm(self.qp, immediate(wr)) };
+        self.destination(wr)
     }
 
     /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn write_to(self, wr: &ibv_send_wr) {
+    pub(super) fn write_to(self, wr: &ibv_send_wr) -> bool {
         self.begin(wr);
         let to = behind_datagram(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
-        self.destination(wr);
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.qp, to.rkey, to.remote_addr) };
+        self.destination(wr)
     }
 
     /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
     #[inline(always)]
-    pub(super) fn write_with_imm_to(self, wr: &ibv_send_wr) {
+    pub(super) fn write_with_imm_to(self, wr: &ibv_send_wr) -> bool {
         self.begin(wr);
         let (to, immediate) = (behind_datagram(wr), immediate(wr));
         // SAFETY: as for `write_to`.
-        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
-        self.destination(wr);
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.qp, to.rkey, to.remote_addr, immediate) };
+        self.destination(wr)
     }
 
-    /// Only for a datagram queue pair, after a request was begun.
+    /// Only for a datagram queue pair, after a request was begun; `false` if its address handle is not of the same
+    /// context.
     #[inline(always)]
-    fn destination(self, wr: &ibv_send_wr) {
+    fn destination(self, wr: &ibv_send_wr) -> bool {
+        if context_of_address(wr) != self.context {
+            return false;
+        }
         let to = datagram(wr);
-        // SAFETY: every datagram queue pair has this entry; the request borrows its address handle, which the
-        // provider copies.
-        unsafe { rdma_sys::ibv_wr_set_ud_addr(self.0, to.ah, to.remote_qpn, to.remote_qkey) };
+        // SAFETY: every datagram queue pair has this entry; the request borrows its address handle, which is one of
+        // this provider, and is copied.
+        unsafe { rdma_sys::ibv_wr_set_ud_addr(self.qp, to.ah, to.remote_qpn, to.remote_qkey) };
+        true
     }
 
-    /// Begins a request of any operation; `false` if it is none of `operations`, those that the queue pair was made
-    /// for: providers size its send queue by them, even where they have others.
+    /// Begins a request of any operation; `false` if its address handle is of another context, or if it is none of
+    /// `operations`, those that the queue pair was made for: providers size its send queue by them, even where they
+    /// have others.
     pub(super) fn operation<T: Transport>(
         self,
         wr: &SendWr<'_, T>,
         operations: Operations,
     ) -> bool {
         let (own, wr) = (&wr.own, &wr.raw);
-        let qp = self.0;
+        let qp = self.qp;
         let to = if T::ADDRESSING == Addressing::Datagram { behind_datagram(wr) } else { rdma(wr) };
         self.begin(wr);
         match wr.opcode {
@@ -212,7 +229,7 @@ impl Extended {
         }
         match T::ADDRESSING {
             Addressing::Peer => {}
-            Addressing::Datagram => self.destination(wr),
+            Addressing::Datagram => return self.destination(wr),
             Addressing::SharedQueue => {
                 // SAFETY: every queue pair of such a transport has this entry; a request was begun.
                 unsafe { rdma_sys::ibv_wr_set_xrc_srqn(qp, shared_queue(wr)) };
@@ -224,21 +241,21 @@ impl Extended {
     #[inline(always)]
     pub(super) fn segment(self, segment: &rdma_sys::ibv_sge) {
         // SAFETY: every extended queue pair has this entry; a request was begun.
-        unsafe { rdma_sys::ibv_wr_set_sge(self.0, segment.lkey, segment.addr, segment.length) };
+        unsafe { rdma_sys::ibv_wr_set_sge(self.qp, segment.lkey, segment.addr, segment.length) };
     }
 
     #[inline(always)]
     pub(super) fn list(self, wr: &ibv_send_wr) {
         let count = wr.num_sge.cast_unsigned() as usize;
         // SAFETY: as for `segment`; the request borrows its list of `count` segments.
-        unsafe { rdma_sys::ibv_wr_set_sge_list(self.0, count, wr.sg_list) };
+        unsafe { rdma_sys::ibv_wr_set_sge_list(self.qp, count, wr.sg_list) };
     }
 
     #[inline(always)]
     pub(super) fn inline(self, bytes: &rdma_sys::ibv_sge) {
         let address = ptr::with_exposed_provenance_mut(usize::try_from(bytes.addr).unwrap_or(0));
         // SAFETY: as for `segment`; the request borrows its bytes, which are copied in this call.
-        unsafe { rdma_sys::ibv_wr_set_inline_data(self.0, address, bytes.length as usize) };
+        unsafe { rdma_sys::ibv_wr_set_inline_data(self.qp, address, bytes.length as usize) };
     }
 }
 
@@ -373,8 +390,11 @@ fn datagram(wr: &ibv_send_wr) -> rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty
     unsafe { wr.wr.ud }
 }
 
-/// The context that the address of a request of a datagram transport was made on.
-#[inline]
+/// The context that the address handle of a request of a datagram transport was made on. The provider of another context
+/// would take its struct for one of its own.
+///
+/// Not for a request that was refused when it was made.
+#[inline(always)]
 pub(super) fn context_of_address(wr: &ibv_send_wr) -> *mut ibv_context {
     // SAFETY: the request borrows its address handle, which is live; the field is constant.
     unsafe { (*datagram(wr).ah).context }

@@ -30,11 +30,10 @@ impl<T: Transport> QueuePair<'_, T> {
         else {
             return Err(PostError::alone(Verb::new("ibv_wr_start").unsupported()));
         };
-        self.handle.check_addresses(batch)?;
         if batch.is_empty() {
             return Ok(());
         }
-        let poster = Extended(extended.as_ptr());
+        let poster = Extended::of(extended);
         poster.start();
         for (index, wr) in batch.iter().enumerate() {
             if !self.handle.fill(poster, wr) {

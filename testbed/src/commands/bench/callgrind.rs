@@ -6,8 +6,8 @@ use std::process::Command;
 use crate::error::{Error, Result};
 use crate::process::{self, read_lossy};
 
-/// The device in software stands where rdma-core's library would.
-const DEVICE: &str = "libibverbs.so";
+/// The device in software stands where rdma-core's libraries would, and has the name by which it was loaded first.
+const DEVICE: [&str; 2] = ["libibverbs.so", "libefa.so"];
 
 /// How many instructions were executed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -99,7 +99,7 @@ fn parse(profile: &str) -> Option<Count> {
 fn is_of_device(objects: &mut Vec<(String, bool)>, object: &str) -> bool {
     let (number, name) = object.split_once(' ').unwrap_or((object, ""));
     if !name.is_empty() {
-        objects.push((number.to_owned(), name.contains(DEVICE)));
+        objects.push((number.to_owned(), DEVICE.iter().any(|device| name.contains(device))));
     }
     objects.iter().any(|(other, is_device)| other == number && *is_device)
 }

@@ -1,5 +1,6 @@
-//! The cost of an operation and of a message: our programs and their twins in C, natively.
+//! The cost of an operation, of a message and of SRD: our programs and their twins in C, natively.
 
+use std::path::Path;
 use std::process::Command;
 
 use super::callgrind::cost_of;
@@ -32,6 +33,16 @@ const MESSAGES: [Case; 8] = [
     ("reliable send into a shared receive queue, batch of 64", &["--mode", "batch", "--srq"]),
 ];
 
+/// With the number of operations in a round.
+const SRD: [(Case, u32); 6] = [
+    (("write, one at a time", &["--op", "write"]), 1),
+    (("write, batch of 16", &["--op", "write"]), 16),
+    (("write, batch of 64", &["--op", "write"]), 64),
+    (("receive and send, one at a time", &["--op", "receive"]), 1),
+    (("receive and send, batch of 16", &["--op", "receive"]), 16),
+    (("receive and send, batch of 64", &["--op", "receive"]), 64),
+];
+
 /// A way to post and to poll: its name in C and in ours, and the flag that selects it.
 type Way = (&'static str, &'static str, &'static [&'static str]);
 
@@ -41,40 +52,80 @@ const WAYS: [Way; 3] = [
     ("C, `ibv_start_poll`", "ours, `Poller`", &["--poller"]),
 ];
 
-/// Measures both tables.
+/// Measures the tables.
 pub(super) fn measure(settings: &Settings<'_>) -> Result<Report> {
-    let programs =
-        Programs::build(settings.workspace, settings.cache, &["data_path_cost", "message_cost"])?;
+    let names = ["data_path_cost", "message_cost", "efa_data_path_cost"];
+    let programs = Programs::build(settings.workspace, settings.cache, &names)?;
     let device = programs.device(settings.workspace)?;
-    let measure = |table: &mut Table, name: &str, cases: &[Case], ways: &[Way]| -> Result<()> {
-        for (row, flags) in cases.iter().take(settings.few(cases.len())) {
+    let bench = Bench { settings, programs: &programs, device: &device };
+    let mut operations = table("operation", "", &WAYS);
+    bench.fill(&mut operations, "data_path_cost", &OPERATIONS, &WAYS)?;
+    let mut messages = table("message", "a message, receive posted", &WAYS[..2]);
+    bench.fill(&mut messages, "message_cost", &MESSAGES, &WAYS[..2])?;
+    let mut srd = table("srd-cost", "64 bytes over SRD", &WAYS[..1]);
+    bench.fill_srd(&mut srd)?;
+    Ok(Report {
+        made_with: versions(&["rustc", "cc", "valgrind"]),
+        tables: vec![operations, messages, srd],
+    })
+}
+
+/// The programs and what they run on.
+struct Bench<'a> {
+    settings: &'a Settings<'a>,
+    programs: &'a Programs,
+    device: &'a Path,
+}
+
+impl Bench<'_> {
+    fn fill(&self, table: &mut Table, name: &str, cases: &[Case], ways: &[Way]) -> Result<()> {
+        for (row, flags) in cases.iter().take(self.settings.few(cases.len())) {
             let step = Step::quiet(format!("{name}: {row}"));
             for (place, (_, _, more)) in ways.iter().enumerate() {
-                for (column, program) in
-                    [programs.twin(name), programs.ours(name)].iter().enumerate()
-                {
-                    let cost = cost_of(&programs.folder, settings.operations(), |count| {
-                        let mut command = Command::new(program);
-                        command.args(*flags).args(*more).args(["--warmup", "64"]);
-                        command.args(["--iters", &count.to_string()]);
-                        command.env("LD_LIBRARY_PATH", &device);
-                        command
-                    })?;
-                    table.put(row, 2 * place + column, cost.program);
-                }
+                self.pair(table, name, row, place, |command, count| {
+                    command.args(*flags).args(*more).args(["--warmup", "64"]);
+                    command.args(["--iters", &count.to_string()]);
+                })?;
             }
             step.done();
         }
         Ok(())
-    };
-    let mut operations = table("operation", "", &WAYS);
-    measure(&mut operations, "data_path_cost", &OPERATIONS, &WAYS)?;
-    let mut messages = table("message", "a message, receive posted", &WAYS[..2]);
-    measure(&mut messages, "message_cost", &MESSAGES, &WAYS[..2])?;
-    Ok(Report {
-        made_with: versions(&["rustc", "cc", "valgrind"]),
-        tables: vec![operations, messages],
-    })
+    }
+
+    fn fill_srd(&self, table: &mut Table) -> Result<()> {
+        for ((row, flags), depth) in SRD.iter().take(self.settings.few(SRD.len())) {
+            let step = Step::quiet(format!("SRD: {row}"));
+            self.pair(table, "efa_data_path_cost", row, 0, |command, count| {
+                command.args(*flags).args(["--depth", &depth.to_string()]);
+                command.args(["--rounds", &(count / depth).to_string()]);
+                command.env("SOFT_DEVICE_KIND", "efa");
+            })?;
+            step.done();
+        }
+        Ok(())
+    }
+
+    /// Counts the program in C and ours, for two columns beside each other.
+    fn pair(
+        &self,
+        table: &mut Table,
+        name: &str,
+        row: &str,
+        place: usize,
+        prepare: impl Fn(&mut Command, u32),
+    ) -> Result<()> {
+        let programs = [self.programs.twin(name), self.programs.ours(name)];
+        for (column, program) in programs.iter().enumerate() {
+            let cost = cost_of(&self.programs.folder, self.settings.operations(), |count| {
+                let mut command = Command::new(program);
+                prepare(&mut command, count);
+                command.env("LD_LIBRARY_PATH", self.device);
+                command
+            })?;
+            table.put(row, 2 * place + column, cost.program);
+        }
+        Ok(())
+    }
 }
 
 fn table(id: &str, heading: &str, ways: &[Way]) -> Table {

@@ -1,6 +1,7 @@
 //! The programs that are measured natively, and the device in software that they run on.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -51,6 +52,11 @@ impl Programs {
         let built = workspace.target.join("release/libibverbs.so");
         let library = folder.join("libibverbs.so.1");
         fs::copy(&built, &library).during(|| format!("copy {}", built.display()))?;
+        // It has the functions of libefa too. A link, so that both names are one library with one state.
+        let efa = folder.join("libefa.so.1");
+        if !efa.exists() {
+            symlink("libibverbs.so.1", &efa).during(|| format!("link {}", efa.display()))?;
+        }
         Ok(folder)
     }
 }
@@ -67,9 +73,9 @@ fn build_twin(workspace: &Workspace, cache: &Cache, folder: &Path, name: &str) -
         found: "none".into(),
     })?;
     let mut compiler = Command::new("cc");
-    compiler.args(["-O2", "-Wall", "-o"]).arg(folder.join(name)).arg(&source);
+    compiler.args(["-O2", "-Wall", "-Wl,--as-needed", "-o"]).arg(folder.join(name)).arg(&source);
     compiler.arg("-I").arg(include);
-    compiler.arg("-L").arg(include.join("../lib/x86_64-linux-gnu")).arg("-libverbs");
+    compiler.arg("-L").arg(include.join("../lib/x86_64-linux-gnu")).args(["-libverbs", "-lefa"]);
     // What rdma-core itself is linked with is in the guest.
     compiler.arg("-Wl,--unresolved-symbols=ignore-in-shared-libs");
     process::output_of(&mut compiler).map(drop)
