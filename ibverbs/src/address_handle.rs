@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 
 use crate::{
     Address, Error, FinishedWork, Parent, PortNumber, ProtectionDomain, Result, RoutingHeader,
-    error::verb,
+    context::ContextTag, error::verb,
 };
 
 /// An address in the device, which datagrams name. Making one may resolve the peer's Ethernet address, so that
@@ -44,6 +44,8 @@ use crate::{
 pub struct AddressHandle<'a> {
     /// From `ibv_create_ah` on `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_ah>,
+    /// Of the context of `domain`.
+    context: ContextTag,
     domain: Parent<'a, ProtectionDomain<'a>>,
 }
 
@@ -78,7 +80,7 @@ impl<'a> AddressHandle<'a> {
         let mut attributes = address.to_raw()?;
         // SAFETY: the domain is held, and the struct is read in this call only.
         let raw = unsafe { create(domain.as_raw(), &raw mut attributes) };
-        Ok(Self { raw: verb.object(raw)?, domain })
+        Ok(Self { raw: verb.object(raw)?, context: domain.context().tag(), domain })
     }
 
     /// The way back to the sender of a datagram that arrived on `port`. `header` is the one that stood before
@@ -102,7 +104,11 @@ impl<'a> AddressHandle<'a> {
         let raw = unsafe {
             create(domain.as_raw(), &raw mut completion, (&raw mut header).cast(), port.get())
         };
-        Ok(Self { raw: verb.object(raw)?, domain })
+        Ok(Self { raw: verb.object(raw)?, context: domain.context().tag(), domain })
+    }
+
+    pub(crate) fn context_tag(&self) -> ContextTag {
+        self.context
     }
 
     /// The domain it belongs to.

@@ -3,7 +3,11 @@
 
 mod link;
 
-use std::{ffi::c_int, ptr::NonNull};
+use std::{
+    ffi::c_int,
+    ptr::NonNull,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use crate::{
     Device, DeviceAttributes, DeviceSelector, Error, Gid, GidEntry, GidType, PortAttributes,
@@ -18,6 +22,25 @@ pub struct Context {
     /// From `ibv_open_device`, with the four data path entries present; freed only by drop.
     raw: NonNull<rdma_sys::ibv_context>,
     device: Device,
+    /// Told apart from every other context of the process by it, also from those that are gone.
+    tag: ContextTag,
+}
+
+/// A number that only one context has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ContextTag(pub(crate) u32);
+
+impl ContextTag {
+    /// The next one. They are not used again, so that 2^32 - 1 contexts can be opened.
+    fn next() -> Result<Self> {
+        static LAST: AtomicU32 = AtomicU32::new(0);
+        let last =
+            LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
+        last.map(|last| Self(last + 1)).map_err(|_| Error::Invalid {
+            what: "the process has opened more contexts than can be told apart",
+            remedy: "keep contexts instead of opening them again",
+        })
+    }
 }
 
 /// The port and the GID that a queue pair of this side uses.
@@ -35,9 +58,10 @@ pub struct LocalPort {
 impl Context {
     pub(crate) fn open(device: &Device) -> Result<Self> {
         let (verb, open) = verb!(device.library(), ibv_open_device)?;
+        let tag = ContextTag::next()?;
         // SAFETY: `device` keeps its list alive.
         let raw = verb.object(unsafe { open(device.as_raw()) })?;
-        Self::checked(Self { raw, device: device.clone() })
+        Self::checked(Self { raw, device: device.clone(), tag })
     }
 
     /// Takes over a context that a verb of `library` opened.
@@ -50,13 +74,15 @@ impl Context {
         library: &'static rdma_sys::Library,
     ) -> Result<Self> {
         // SAFETY: open, by this function's contract.
-        let device = unsafe { Device::of_context(raw, library) }.inspect_err(|_| {
+        let device = unsafe { Device::of_context(raw, library) };
+        let made = device.and_then(|device| Ok((device, ContextTag::next()?)));
+        let (device, tag) = made.inspect_err(|_| {
             if let Ok((verb, close)) = verb!(library, ibv_close_device) {
                 // SAFETY: as above, and nothing reads it after this.
                 verb.log_refusal(unsafe { close(raw.as_ptr()) });
             }
         })?;
-        Self::checked(Self { raw, device })
+        Self::checked(Self { raw, device, tag })
     }
 
     /// A context whose provider has what the data path jumps through.
@@ -69,6 +95,10 @@ impl Context {
         Verb::new("ibv_post_send").find(operations.post_send)?;
         Verb::new("ibv_post_recv").find(operations.post_recv)?;
         Ok(context)
+    }
+
+    pub(crate) fn tag(&self) -> ContextTag {
+        self.tag
     }
 
     /// The device this is.

@@ -30,7 +30,7 @@ use std::{fmt, marker::PhantomData, ptr::NonNull};
 use self::state::{PostsReceives, QueuePairState, ReadyToSend, Reset};
 use crate::{
     CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, QueuePairNumber,
-    Result, SharedReceiveQueue, Transport, error::verb,
+    Result, SharedReceiveQueue, Transport, context::ContextTag, error::verb,
 };
 
 /// A pair of a send queue and a receive queue, of transport `T`, in state `S`.
@@ -57,6 +57,8 @@ pub(crate) struct Handle<'a> {
     capabilities: Capabilities,
     /// The number of the first packet that it sends.
     first_packet: PacketSequence,
+    /// That of `domain`.
+    context: ContextTag,
     domain: Parent<'a, ProtectionDomain<'a>>,
     /// Held so that they outlive the queue pair.
     queues: [Parent<'a, CompletionQueue<'a>>; 2],

@@ -22,7 +22,7 @@ pub use self::{
     operations::Operations,
     persistence::{FlushScope, Placement},
 };
-use crate::{Error, RemoteSegment, Segment, Solicits, Transport};
+use crate::{Error, RemoteSegment, Segment, Solicits, Transport, context::ContextTag};
 
 /// Bytes that are copied into the request when it is posted, and may be reused right after.
 ///
@@ -127,9 +127,10 @@ pub(crate) enum Shape {
     Refused,
 }
 
-/// Shape and operation in one number, so that posting a common request takes one comparison.
+/// Shape, operation, and for datagrams the context of the address handle, in one number, so that posting a common
+/// request takes one comparison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Kind(u32);
+pub(crate) struct Kind(u64);
 
 impl Kind {
     /// A write of one segment.
@@ -147,7 +148,13 @@ impl Kind {
     pub(crate) const SEND_WITH_IMM: Self = Self::new(Shape::One, rdma_sys::IBV_WR_SEND_WITH_IMM);
 
     const fn new(shape: Shape, opcode: u32) -> Self {
-        Self((shape as u32) << 8 | opcode & 0xff)
+        Self((shape as u64) << 8 | (opcode & 0xff) as u64)
+    }
+
+    /// The same to an address handle of this context.
+    #[inline(always)]
+    pub(crate) fn on(self, context: ContextTag) -> Self {
+        Self(self.0 | u64::from(context.0) << 32)
     }
 }
 

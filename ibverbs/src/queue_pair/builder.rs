@@ -354,6 +354,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
                 ..Capabilities::from_raw(given)
             },
             first_packet: PacketSequence::random(),
+            context: self.domain.context().tag(),
             domain: self.domain.again(),
             queues: [self.send_queue.again(), self.receive_queue.again()],
             shared: self.shared.as_ref().map(Parent::again),

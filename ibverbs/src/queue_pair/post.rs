@@ -24,7 +24,8 @@ use self::{
 pub(crate) use self::{error::refused, extended::atomic_operands};
 use super::{Capabilities, Handle, PostsReceives, QueuePair};
 use crate::{
-    Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb, work_request::Shape,
+    Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb,
+    work_request::{Kind, Shape},
 };
 
 impl<T: Transport> QueuePair<'_, T> {
@@ -114,7 +115,13 @@ pub(crate) fn link_receives(
 }
 
 impl Handle<'_> {
-    /// Whether a request names an address handle of another context.
+    /// The kind of a request of this queue pair: for datagrams, one to an address handle of its context.
+    #[inline(always)]
+    fn own<T: Transport>(&self, kind: Kind) -> Kind {
+        if T::ADDRESSING == Addressing::Datagram { kind.on(self.context) } else { kind }
+    }
+
+    /// Whether a request names an address handle of another context, whose provider may be another one.
     #[inline(always)]
     fn is_foreign<T: Transport>(&self, wr: &SendWr<'_, T>) -> bool {
         T::ADDRESSING == Addressing::Datagram
@@ -182,14 +189,14 @@ impl Handle<'_> {
         let Some(mut wr) = rest.next() else {
             return Ok(());
         };
-        let poster = Extended::of(extended);
+        let poster = Extended(extended.as_ptr());
         poster.start();
         loop {
-            let next = if wr.kind == C::INLINE {
+            let next = if wr.kind == self.own::<T>(C::INLINE) {
                 fill_run(wr, &mut rest, inline::<C, T>(poster, self.capabilities.inline))
-            } else if wr.kind == C::ONE {
+            } else if wr.kind == self.own::<T>(C::ONE) {
                 fill_run(wr, &mut rest, one::<C, T>(poster))
-            } else if wr.kind == C::WITH_IMM {
+            } else if wr.kind == self.own::<T>(C::WITH_IMM) {
                 fill_run(wr, &mut rest, one_with_imm::<C, T>(poster))
             } else if rest.len() == 0 {
                 if self.fill_other::<D, T>(poster, wr) { Ok(None) } else { Err(wr) }
@@ -216,9 +223,9 @@ impl Handle<'_> {
     fn fill_other<C: Common, T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
         if !self.operations.contains(C::OPERATIONS) {
             self.fill(poster, wr)
-        } else if wr.kind == C::ONE {
+        } else if wr.kind == self.own::<T>(C::ONE) {
             one::<C, T>(poster)(wr)
-        } else if wr.kind == C::WITH_IMM {
+        } else if wr.kind == self.own::<T>(C::WITH_IMM) {
             one_with_imm::<C, T>(poster)(wr)
         } else {
             self.fill(poster, wr)
@@ -237,11 +244,11 @@ impl Handle<'_> {
         let mut rest = behind.iter();
         let end = if !self.operations.contains(C::OPERATIONS) {
             return self.fill(poster, wr).into();
-        } else if wr.kind == C::ONE {
+        } else if wr.kind == self.own::<T>(C::ONE) {
             fill_run(wr, &mut rest, one::<C, T>(poster))
-        } else if wr.kind == C::WITH_IMM {
+        } else if wr.kind == self.own::<T>(C::WITH_IMM) {
             fill_run(wr, &mut rest, one_with_imm::<C, T>(poster))
-        } else if wr.kind == C::INLINE {
+        } else if wr.kind == self.own::<T>(C::INLINE) {
             fill_run(wr, &mut rest, inline::<C, T>(poster, self.capabilities.inline))
         } else {
             return self.fill(poster, wr).into();
@@ -271,7 +278,7 @@ impl Handle<'_> {
         if batch.is_empty() {
             return Ok(());
         }
-        let poster = Extended::of(extended);
+        let poster = Extended(extended.as_ptr());
         poster.start();
         for wr in batch.iter() {
             if !self.fill(poster, wr) {
@@ -302,6 +309,9 @@ impl Handle<'_> {
     /// Hands any request to the provider; `false` if it must not be posted.
     #[inline(never)]
     fn fill<T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
+        if self.is_foreign(wr) {
+            return false;
+        }
         match wr.shape {
             Shape::One if poster.operation(wr, self.operations) => poster.segment(&wr.own),
             Shape::Inline

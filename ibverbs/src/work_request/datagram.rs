@@ -85,6 +85,7 @@ impl<'a, T: Datagram> SendWr<'a, T> {
             remote_qpn: to.queue_pair.get(),
             remote_qkey: to.queue_key.0,
         };
+        self.kind = self.kind.on(to.address.context_tag());
         self
     }
 

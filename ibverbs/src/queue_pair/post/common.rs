@@ -10,7 +10,7 @@ use crate::{Operations, SendWr, work_request::Kind};
 /// Common requests of a transport, which are told by one comparison and filled in place.
 ///
 /// Only for a queue pair of that transport that was made for [`OPERATIONS`](Self::OPERATIONS), so that its table has
-/// their entries.
+/// their entries, and for requests of these kinds on its context, so that it has their address handles.
 pub(super) trait Common {
     /// One piece of inline bytes.
     const INLINE: Kind;
@@ -21,11 +21,11 @@ pub(super) trait Common {
     /// What a queue pair has to be made for.
     const OPERATIONS: Operations;
 
-    /// Begins a request without an immediate; `false` if its address handle is of another context.
-    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool;
+    /// Begins a request without an immediate.
+    fn begin(poster: Extended, wr: &ibv_send_wr);
 
-    /// The same with an immediate.
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool;
+    /// Begins a request with an immediate.
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr);
 }
 
 /// Writes, which connected transports have.
@@ -38,15 +38,13 @@ impl Common for Writes {
     const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
         poster.write(wr);
-        true
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
         poster.write_with_imm(wr);
-        true
     }
 }
 
@@ -60,15 +58,13 @@ impl Common for Messages {
     const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
         poster.send(wr);
-        true
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
         poster.send_with_imm(wr);
-        true
     }
 }
 
@@ -82,13 +78,13 @@ impl Common for Datagrams {
     const OPERATIONS: Operations = MESSAGES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
-        poster.send_to(wr)
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.send_to(wr);
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
-        poster.send_with_imm_to(wr)
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.send_with_imm_to(wr);
     }
 }
 
@@ -102,13 +98,13 @@ impl Common for DistantWrites {
     const OPERATIONS: Operations = WRITES;
 
     #[inline(always)]
-    fn begin(poster: Extended, wr: &ibv_send_wr) -> bool {
-        poster.write_to(wr)
+    fn begin(poster: Extended, wr: &ibv_send_wr) {
+        poster.write_to(wr);
     }
 
     #[inline(always)]
-    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) -> bool {
-        poster.write_with_imm_to(wr)
+    fn begin_with_imm(poster: Extended, wr: &ibv_send_wr) {
+        poster.write_with_imm_to(wr);
     }
 }
 
@@ -116,11 +112,9 @@ impl Common for DistantWrites {
 #[inline(always)]
 pub(super) fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        let begun = C::begin(poster, &wr.raw);
-        if begun {
-            poster.segment(&wr.own);
-        }
-        begun
+        C::begin(poster, &wr.raw);
+        poster.segment(&wr.own);
+        true
     }
 }
 
@@ -128,11 +122,9 @@ pub(super) fn one<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> 
 #[inline(always)]
 pub(super) fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        let begun = C::begin_with_imm(poster, &wr.raw);
-        if begun {
-            poster.segment(&wr.own);
-        }
-        begun
+        C::begin_with_imm(poster, &wr.raw);
+        poster.segment(&wr.own);
+        true
     }
 }
 
@@ -140,11 +132,12 @@ pub(super) fn one_with_imm<C: Common, T>(poster: Extended) -> impl Fn(&SendWr<'_
 #[inline(always)]
 pub(super) fn inline<C: Common, T>(poster: Extended, most: u32) -> impl Fn(&SendWr<'_, T>) -> bool {
     move |wr| {
-        let begun = wr.own.length <= most && C::begin(poster, &wr.raw);
-        if begun {
+        let fits = wr.own.length <= most;
+        if fits {
+            C::begin(poster, &wr.raw);
             poster.inline(&wr.own);
         }
-        begun
+        fits
     }
 }
 

@@ -12,42 +12,31 @@ use crate::{Addressing, Operations, SendWr, Transport};
 
 /// The `ibv_wr_*` functions of a queue pair, each called with its lock held.
 #[derive(Clone, Copy)]
-pub(super) struct Extended {
-    qp: *mut ibv_qp_ex,
-    /// The context that it was made on.
-    context: *mut ibv_context,
-}
+pub(super) struct Extended(pub(super) *mut ibv_qp_ex);
 
 impl Extended {
-    #[inline(always)]
-    pub(super) fn of(qp: NonNull<ibv_qp_ex>) -> Self {
-        // SAFETY: a live extended queue pair, and the field is constant.
-        let context = unsafe { qp.as_ref() }.qp_base.context;
-        Self { qp: qp.as_ptr(), context }
-    }
-
     #[inline]
     pub(super) fn start(self) {
         // SAFETY: every extended queue pair has this entry; `has_all` saw it.
-        unsafe { rdma_sys::ibv_wr_start(self.qp) };
+        unsafe { rdma_sys::ibv_wr_start(self.0) };
     }
 
     #[inline]
     pub(super) fn complete(self) -> c_int {
         // SAFETY: as for `start`, which came before.
-        unsafe { rdma_sys::ibv_wr_complete(self.qp) }
+        unsafe { rdma_sys::ibv_wr_complete(self.0) }
     }
 
     #[cold]
     pub(super) fn abort(self) {
         // SAFETY: as for `start`, which came before.
-        unsafe { rdma_sys::ibv_wr_abort(self.qp) };
+        unsafe { rdma_sys::ibv_wr_abort(self.0) };
     }
 
     /// Gives a request its number and flags.
     #[inline(always)]
     fn begin(self, wr: &ibv_send_wr) {
-        let qp = self.qp;
+        let qp = self.0;
         // SAFETY: the queue pair is live, and its lock, which `start` took, is held.
         unsafe { (*qp).wr_id = wr.wr_id };
         // SAFETY: as above.
@@ -60,7 +49,7 @@ impl Extended {
         self.begin(wr);
         let to = rdma(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_rdma_write(self.qp, to.rkey, to.remote_addr) };
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
     }
 
     /// Only for a connected queue pair whose path is `ExtendedInPlace`.
@@ -69,7 +58,7 @@ impl Extended {
         self.begin(wr);
         let (to, immediate) = (rdma(wr), immediate(wr));
         // SAFETY: as for `write`.
-        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.qp, to.rkey, to.remote_addr, immediate) };
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
     }
 
     /// Only for a connected queue pair whose table has the entry.
@@ -77,7 +66,7 @@ impl Extended {
     pub(super) fn send(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_send(self.qp) };
+        unsafe { rdma_sys::ibv_wr_send(self.0) };
     }
 
     /// Only for a connected queue pair whose table has the entry.
@@ -85,71 +74,66 @@ impl Extended {
     pub(super) fn send_with_imm(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send`.
-        unsafe { rdma_sys::ibv_wr_send_imm(self.qp, immediate(wr)) };
+        unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
     }
 
-    /// Only for a datagram queue pair whose table has the entry.
+    /// Only for a datagram queue pair whose table has the entry, to an address handle of its context.
     #[inline(always)]
-    pub(super) fn send_to(self, wr: &ibv_send_wr) -> bool {
+    pub(super) fn send_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_send(self.qp) };
-        self.destination(wr)
+        unsafe { rdma_sys::ibv_wr_send(self.0) };
+        self.destination(wr);
     }
 
-    /// Only for a datagram queue pair whose table has the entry.
+    /// Only for a datagram queue pair whose table has the entry, to an address handle of its context.
     #[inline(always)]
-    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) -> bool {
+    pub(super) fn send_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         // SAFETY: as for `send_to`.
-        unsafe { rdma_sys::ibv_wr_send_imm(self.qp, immediate(wr)) };
-        self.destination(wr)
+        unsafe { rdma_sys::ibv_wr_send_imm(self.0, immediate(wr)) };
+        self.destination(wr);
     }
 
-    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
+    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`, to an address handle of its context.
     #[inline(always)]
-    pub(super) fn write_to(self, wr: &ibv_send_wr) -> bool {
+    pub(super) fn write_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let to = behind_datagram(wr);
         // SAFETY: the path says that the table has this entry; between start and complete.
-        unsafe { rdma_sys::ibv_wr_rdma_write(self.qp, to.rkey, to.remote_addr) };
-        self.destination(wr)
+        unsafe { rdma_sys::ibv_wr_rdma_write(self.0, to.rkey, to.remote_addr) };
+        self.destination(wr);
     }
 
-    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`.
+    /// Only for a datagram queue pair with writes whose path is `ExtendedInPlace`, to an address handle of its context.
     #[inline(always)]
-    pub(super) fn write_with_imm_to(self, wr: &ibv_send_wr) -> bool {
+    pub(super) fn write_with_imm_to(self, wr: &ibv_send_wr) {
         self.begin(wr);
         let (to, immediate) = (behind_datagram(wr), immediate(wr));
         // SAFETY: as for `write_to`.
-        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.qp, to.rkey, to.remote_addr, immediate) };
-        self.destination(wr)
+        unsafe { rdma_sys::ibv_wr_rdma_write_imm(self.0, to.rkey, to.remote_addr, immediate) };
+        self.destination(wr);
     }
 
-    /// Only for a datagram queue pair, after a request was begun; `false` if its address handle is not of the same
-    /// context.
+    /// Only for a datagram queue pair, after a request to an address handle of its context was begun.
     #[inline(always)]
-    fn destination(self, wr: &ibv_send_wr) -> bool {
-        if context_of_address(wr) != self.context {
-            return false;
-        }
+    fn destination(self, wr: &ibv_send_wr) {
         let to = datagram(wr);
         // SAFETY: every datagram queue pair has this entry; the request borrows its address handle, which is one of
         // this provider, and is copied.
-        unsafe { rdma_sys::ibv_wr_set_ud_addr(self.qp, to.ah, to.remote_qpn, to.remote_qkey) };
-        true
+        unsafe { rdma_sys::ibv_wr_set_ud_addr(self.0, to.ah, to.remote_qpn, to.remote_qkey) };
     }
 
-    /// Begins a request of any operation; `false` if its address handle is of another context, or if it is none of
-    /// `operations`, those that the queue pair was made for: providers size its send queue by them, even where they
-    /// have others.
+    /// Begins a request of any operation to an address handle of the same context, if to any; `false` if it is none
+    /// of `operations`, those that the queue pair was made for: providers size its send queue by them, even where
+    /// they have others.
     pub(super) fn operation<T: Transport>(
         self,
         wr: &SendWr<'_, T>,
         operations: Operations,
     ) -> bool {
         let (own, wr) = (&wr.own, &wr.raw);
-        let qp = self.qp;
+        let qp = self.0;
         let to = if T::ADDRESSING == Addressing::Datagram { behind_datagram(wr) } else { rdma(wr) };
         self.begin(wr);
         match wr.opcode {
@@ -229,7 +213,7 @@ impl Extended {
         }
         match T::ADDRESSING {
             Addressing::Peer => {}
-            Addressing::Datagram => return self.destination(wr),
+            Addressing::Datagram => self.destination(wr),
             Addressing::SharedQueue => {
                 // SAFETY: every queue pair of such a transport has this entry; a request was begun.
                 unsafe { rdma_sys::ibv_wr_set_xrc_srqn(qp, shared_queue(wr)) };
@@ -241,21 +225,21 @@ impl Extended {
     #[inline(always)]
     pub(super) fn segment(self, segment: &rdma_sys::ibv_sge) {
         // SAFETY: every extended queue pair has this entry; a request was begun.
-        unsafe { rdma_sys::ibv_wr_set_sge(self.qp, segment.lkey, segment.addr, segment.length) };
+        unsafe { rdma_sys::ibv_wr_set_sge(self.0, segment.lkey, segment.addr, segment.length) };
     }
 
     #[inline(always)]
     pub(super) fn list(self, wr: &ibv_send_wr) {
         let count = wr.num_sge.cast_unsigned() as usize;
         // SAFETY: as for `segment`; the request borrows its list of `count` segments.
-        unsafe { rdma_sys::ibv_wr_set_sge_list(self.qp, count, wr.sg_list) };
+        unsafe { rdma_sys::ibv_wr_set_sge_list(self.0, count, wr.sg_list) };
     }
 
     #[inline(always)]
     pub(super) fn inline(self, bytes: &rdma_sys::ibv_sge) {
         let address = ptr::with_exposed_provenance_mut(usize::try_from(bytes.addr).unwrap_or(0));
         // SAFETY: as for `segment`; the request borrows its bytes, which are copied in this call.
-        unsafe { rdma_sys::ibv_wr_set_inline_data(self.qp, address, bytes.length as usize) };
+        unsafe { rdma_sys::ibv_wr_set_inline_data(self.0, address, bytes.length as usize) };
     }
 }
 

@@ -33,7 +33,7 @@ impl<T: Transport> QueuePair<'_, T> {
         if batch.is_empty() {
             return Ok(());
         }
-        let poster = Extended::of(extended);
+        let poster = Extended(extended.as_ptr());
         poster.start();
         for (index, wr) in batch.iter().enumerate() {
             if !self.handle.fill(poster, wr) {
