@@ -218,8 +218,8 @@ impl Handle<'_> {
         }
     }
 
-    /// Fills a request that `C` names, or another; `false` if it must not be posted.
-    #[inline(never)]
+    /// Fills a request that `C` names, or another, alone; `false` if it must not be posted.
+    #[inline(always)]
     fn fill_other<C: Common, T: Transport>(&self, poster: Extended, wr: &SendWr<'_, T>) -> bool {
         if !self.operations.contains(C::OPERATIONS) {
             self.fill(poster, wr)
