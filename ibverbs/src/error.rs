@@ -385,13 +385,13 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
             "more completions were asked for than the device's limit (max_completion_entries), or \
              the locked-memory limit (ulimit -l) is too low"
         }
-        (
-            "ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv" | "ibv_post_srq_recv"
-            | "ibv_post_wq_recv",
-            libc::ENOMEM,
-        ) => {
+        ("ibv_post_send" | "ibv_wr_complete", libc::ENOMEM) => {
             "the queue is full; poll completions of signaled requests before posting more, or create \
              the queue pair with more requests"
+        }
+        ("ibv_post_recv" | "ibv_post_srq_recv" | "ibv_post_wq_recv", libc::ENOMEM) => {
+            "the queue is full; poll completions of receives before posting more, or create the queue \
+             with more requests"
         }
         ("ibv_post_send" | "ibv_wr_complete" | "ibv_post_recv", libc::EINVAL) => {
             "the queue pair is not in a state that takes this request, or the request has more \
