@@ -3,16 +3,15 @@
 
 #[path = "backend/kernel.rs"]
 mod backend;
+mod silent_peer;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 
 use std::time::{Duration, Instant};
 
-use efa::{
-    Failure, Srd, VendorStatus,
-    ibverbs::{MemoryRegion, SendWr},
-};
-use support::{ALL, Both, has_devices, published};
+use efa::{VendorStatus, ibverbs::MemoryRegion};
+use silent_peer::writes_until_one_fails;
+use support::{ALL, Both, has_devices};
 
 #[test]
 fn a_dead_device_is_told_to_its_peers_and_its_own_programs_and_nothing_hangs() {
@@ -22,19 +21,7 @@ fn a_dead_device_is_told_to_its_peers_and_its_own_programs_and_nothing_hangs() {
     let both = Both::new();
     let source = both.near.memory(vec![1; 64]);
     let target = both.far.memory(vec![0; 64]);
-    let there = published(&target).at(0).unwrap();
-    let mut written = 0;
-    let failure = loop {
-        let bytes = source.segment(..).unwrap();
-        let write = SendWr::<Srd>::write_to(bytes, &there, both.to_far.destination());
-        both.near_pair.post_send(&mut [write]).unwrap();
-        match both.near.completion().outcome() {
-            Ok(_) => written += 1,
-            Err(failed) => break Failure::from(failed),
-        }
-        assert!(written < 100);
-    };
-    assert!(written > 0, "it should live at first");
+    let failure = writes_until_one_fails(&both, &source, &target);
     assert_eq!(failure.vendor_status(), VendorStatus::UNRESPONSIVE, "{failure}");
 
     let begin = Instant::now();

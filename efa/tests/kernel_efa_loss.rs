@@ -3,14 +3,16 @@
 
 #[path = "backend/kernel.rs"]
 mod backend;
+mod silent_peer;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 
 use efa::{
-    Failure, Srd, VendorStatus,
+    Srd, VendorStatus,
     ibverbs::{CompletionStatus, SendWr},
 };
-use support::{Both, Lane, has_devices, published};
+use silent_peer::writes_until_one_fails;
+use support::{Both, Lane, has_devices};
 
 #[test]
 fn a_peer_that_falls_silent_is_told_from_one_that_never_answered() {
@@ -20,19 +22,7 @@ fn a_peer_that_falls_silent_is_told_from_one_that_never_answered() {
     let both = Both::new();
     let source = both.near.memory(vec![1; 64]);
     let target = both.far.memory(vec![0; 64]);
-    let there = published(&target).at(0).unwrap();
-    let mut written = 0;
-    let failure = loop {
-        let bytes = source.segment(..).unwrap();
-        let write = SendWr::<Srd>::write_to(bytes, &there, both.to_far.destination());
-        both.near_pair.post_send(&mut [write]).unwrap();
-        match both.near.completion().outcome() {
-            Ok(_) => written += 1,
-            Err(failed) => break Failure::from(failed),
-        }
-        assert!(written < 100);
-    };
-    assert!(written > 0, "it should answer at first");
+    let failure = writes_until_one_fails(&both, &source, &target);
     assert_eq!(failure.vendor_status(), VendorStatus::UNRESPONSIVE, "{failure}");
     assert!(failure.to_string().contains("answered before"), "{failure}");
 

@@ -176,9 +176,8 @@ impl Handle<'_> {
         }
     }
 
-    /// The loop for queue pairs that have the operations that `C` names, and may have those of `D`. Runs of the former
-    /// are filled in place, at the cost of one comparison each, runs of the latter one call away, as is each other
-    /// request.
+    /// The loop for queue pairs that have the operations that `C` names, and may have those of `D`. Runs of both are
+    /// filled in place, those of the former at the cost of one comparison each; each other request is one call away.
     #[inline(always)]
     fn post_common<C: Common, D: Common, T: Transport>(
         &self,
@@ -234,7 +233,7 @@ impl Handle<'_> {
 
     /// Fills a run of the requests that `C` names, or one other request; returns how many, 0 if the first must not
     /// be posted.
-    #[inline(never)]
+    #[inline(always)]
     fn fill_others<C: Common, T: Transport>(
         &self,
         poster: Extended,

@@ -74,7 +74,7 @@ mod tests {
         table.put("write, 4 KiB", 1, 900.0);
         let (file, svg) = of_table(&table).unwrap().unwrap();
         assert_eq!(file, "bandwidth.svg");
-        for words in ["<title>Bandwidth on rxe", "write, perftest", "write, ours", "B/s"] {
+        for words in ["<title>Bandwidth on rxe", "write, perftest", "write, ours", "kB/s"] {
             assert!(svg.contains(words), "{words}");
         }
         assert!(svg.trim_end().ends_with("</svg>"));
