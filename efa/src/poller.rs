@@ -7,7 +7,7 @@ use ibverbs::{
     CompletionQueue, CompletionStatus, ExtendedCompletion, ExtendedWork, Gid, Operation, Parent,
 };
 
-use crate::{Failure, Result, error::efa_verb, query_device};
+use crate::{EfaCapabilities, Failure, Result, error::efa_verb, query_device};
 
 /// How many completions one look copies at most.
 const ROOM: usize = 32;
@@ -83,7 +83,12 @@ pub struct Poller<'q> {
 
 /// The queue of `inner`, as libefa sees it.
 #[derive(Clone, Copy)]
-struct Own(NonNull<rdma_sys::efadv_cq>);
+struct Own {
+    queue: NonNull<rdma_sys::efadv_cq>,
+    /// Whether the library's table has the entry for unsolicited writes. That of rdma-core 44 ends before it, and other
+    /// things are in its place; a library that knows of the capability has it.
+    knows_unsolicited: bool,
+}
 
 impl<'q> Poller<'q> {
     /// Takes the poller of an extended queue of an EFA device, borrowed or shared (`&Arc<…>`). Allocates.
@@ -96,10 +101,12 @@ impl<'q> Poller<'q> {
     pub fn of(queue: impl Into<Parent<'q, CompletionQueue<'q>>>) -> Result<Self> {
         let inner = ibverbs::Poller::of(queue)?;
         let context = inner.queue().context();
-        query_device(context)?;
+        let capabilities = query_device(context)?.capabilities();
         let (verb, view) = efa_verb!(context.library(), efadv_cq_from_ibv_cq_ex)?;
         // SAFETY: an extended queue, of a device of libefa's.
-        let own = Own(verb.object(unsafe { view(inner.queue().as_raw().cast()) })?);
+        let queue = verb.object(unsafe { view(inner.queue().as_raw().cast()) })?;
+        let knows_unsolicited = capabilities.contains(EfaCapabilities::UNSOLICITED_WRITE_RECV);
+        let own = Own { queue, knows_unsolicited };
         Ok(Self { inner, own, found: Box::new([EfaCompletion::default(); ROOM]) })
     }
 
@@ -174,10 +181,10 @@ impl Own {
     /// Only while the queue is on a receive: of a send the provider would read past its entry.
     fn sender(self) -> Option<Gid> {
         // SAFETY: the queue is held by the poller; its table does not change after creation.
-        unsafe { self.0.as_ref() }.wc_read_sgid?;
+        unsafe { self.queue.as_ref() }.wc_read_sgid?;
         let mut gid = rdma_sys::ibv_gid { raw: [0; 16] };
         // SAFETY: the entry is there, the queue is on a receive, and `gid` is a valid place.
-        let returned = unsafe { rdma_sys::efadv_wc_read_sgid(self.0.as_ptr(), &raw mut gid) };
+        let returned = unsafe { rdma_sys::efadv_wc_read_sgid(self.queue.as_ptr(), &raw mut gid) };
         // SAFETY: every member of the union is plain bytes, all of them set.
         let gid = Gid(unsafe { gid.raw });
         (returned == 0).then_some(gid)
@@ -185,10 +192,13 @@ impl Own {
 
     /// Only while the queue is on a completion.
     fn unsolicited(self) -> Option<bool> {
-        // SAFETY: the queue is held by the poller; its table does not change after creation.
-        unsafe { self.0.as_ref() }.wc_is_unsolicited?;
+        if !self.knows_unsolicited {
+            return None;
+        }
+        // SAFETY: the queue is held by the poller; its table has this entry and does not change after creation.
+        unsafe { self.queue.as_ref() }.wc_is_unsolicited?;
         // SAFETY: the entry is there, and the queue is on a completion.
-        Some(unsafe { rdma_sys::efadv_wc_is_unsolicited(self.0.as_ptr()) })
+        Some(unsafe { rdma_sys::efadv_wc_is_unsolicited(self.queue.as_ptr()) })
     }
 }
 

@@ -14,12 +14,17 @@ mod support;
 #[path = "scenarios/transfers.rs"]
 mod transfers;
 
+use std::{sync::Arc, time::Instant};
+
 use cuda_interop::{Gpu, Visibility};
 use efa::{
-    Srd,
-    ibverbs::{Devices, SendWr},
+    EfaCapabilities, EndpointInfo, Poller, Srd,
+    ibverbs::{
+        CompletionFields, CompletionQueue, DeviceSelector, Devices, MemoryRegion, ProtectionDomain,
+        RecvWr, SendWr,
+    },
 };
-use support::{ALL, Both, pattern, published};
+use support::{ALL, Both, KEY, PATIENCE, pattern, published};
 
 #[test]
 fn nothing_is_left_when_everything_was_dropped_in_any_order() {
@@ -52,6 +57,43 @@ fn devices_of_other_kinds_are_passed_over() {
     let context = list.by_name(plain.name()).unwrap().open().unwrap();
     let error = efa::query_device(&context).unwrap_err();
     assert!(error.to_string().contains("is not an EFA device"), "{error}");
+}
+
+#[test]
+fn a_poller_asks_nothing_that_the_library_has_no_entry_for() {
+    // As rdma-core 44 is: the table that tells about completions has no entry for unsolicited writes.
+    let of_old = |limits: &mut soft_device::EfaLimits| {
+        limits.device_caps &= !EfaCapabilities::UNSOLICITED_WRITE_RECV.bits();
+    };
+    let software = soft_device::SoftDevice::builder().efa(of_old).build();
+    let list = Devices::of(soft_device::library()).unwrap();
+    let context = Arc::new(list.by_name(software.name()).unwrap().open().unwrap());
+    let port = context.local_port(&DeviceSelector::default()).unwrap();
+    let domain = Arc::new(ProtectionDomain::allocate(&context).unwrap());
+    let telling = efa::completion_queue(&context, 16).sender_gids().create().unwrap();
+    let plain = CompletionQueue::builder(&context, 16).fields(CompletionFields::BYTE_LENGTH);
+    for queue in [telling, plain.create().unwrap()] {
+        let queue = Arc::new(queue);
+        let pair = efa::queue_pair::<Srd>(&domain, &queue, &queue).prepare(&port, KEY).unwrap();
+        let peer = EndpointInfo::new(&pair, &port, KEY).peer(&domain, &port).unwrap();
+        let memory = MemoryRegion::register(&domain, pattern(1, 64), ALL).unwrap();
+        pair.post_receive(&mut [RecvWr::to(1, memory.segment(..32).unwrap())]).unwrap();
+        let (to, number) = (peer.address_handle(), pair.number());
+        let send = SendWr::send_to(memory.segment(32..).unwrap(), to, number, KEY);
+        pair.post_send(&mut [send.id(2)]).unwrap();
+        let mut poller = Poller::of(&queue).unwrap();
+        let mut ended = Vec::new();
+        let started = Instant::now();
+        while ended.len() < 2 {
+            assert!(started.elapsed() < PATIENCE);
+            for completion in poller.poll().unwrap() {
+                completion.outcome().unwrap();
+                assert_eq!(completion.is_unsolicited(), None);
+                ended.push(completion.id());
+            }
+        }
+    }
+    assert_eq!(software.violations(), Vec::<String>::new());
 }
 
 #[test]

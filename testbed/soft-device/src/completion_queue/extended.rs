@@ -40,7 +40,21 @@ unsafe fn make(
     let known = c::IBV_CQ_INIT_ATTR_MASK_FLAGS;
     let flags = if attr.comp_mask & known == 0 { 0 } else { attr.flags };
     let known_flags = c::IBV_CREATE_CQ_ATTR_SINGLE_THREADED | c::IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
-    let link = fabric().device(context.device).map(|device| device.description.link_layer);
+    let (link, efa_caps) = match fabric().device(context.device) {
+        Some(device) => {
+            let caps = device.description.efa.as_ref().map(|limits| limits.device_caps);
+            (Some(device.description.link_layer), caps)
+        }
+        None => (None, None),
+    };
+    let unsolicited = c::EFADV_DEVICE_ATTR_CAPS_UNSOLICITED_WRITE_RECV;
+    let efa = match efa_caps {
+        // As of a library that does not know the capability, whose table is shorter.
+        Some(caps) if caps & unsolicited == 0 => {
+            c::efadv_cq { wc_is_unsolicited: Some(beyond_the_table), ..efa }
+        }
+        _ => efa,
+    };
     let of_frames = c::IBV_WC_EX_WITH_CVLAN | c::IBV_WC_EX_WITH_FLOW_TAG;
     let unsupported = u64::from(
         c::IBV_WC_EX_WITH_TM_INFO | if link == Some(LinkLayer::Ethernet) { 0 } else { of_frames },
@@ -143,6 +157,16 @@ unsafe extern "C" fn wc_read_sgid(cq: *mut c::efadv_cq, sgid: *mut c::ibv_gid) -
 unsafe extern "C" fn wc_is_unsolicited(cq: *mut c::efadv_cq) -> bool {
     // SAFETY: the caller polls a live queue.
     unsafe { shown(cq) }.unsolicited
+}
+
+/// What is in the place of [`wc_is_unsolicited`] where the table ends before it. In rdma-core 44 that is the number of the
+/// queue, so that calling it ends the process.
+unsafe extern "C" fn beyond_the_table(cq: *mut c::efadv_cq) -> bool {
+    let handle: *mut QueueHandle = cq.wrapping_byte_sub(offset_of!(QueueHandle, efa)).cast();
+    // SAFETY: the caller polls a live queue.
+    let device = unsafe { (*handle).device };
+    fabric().violation(device, "efadv_wc_is_unsolicited: beyond the end of the table".into());
+    false
 }
 
 /// Fills the entries that were asked for; the others stay null, as in every provider.
