@@ -302,12 +302,14 @@ impl Engine {
         } else if tag.is_aborted && status.is_same_code(Status::ABORTED_BY_REQUEST) {
             let after = self.shared.options.command_timeout;
             progress.failed(Error::TimedOut { operation, after });
-        } else if status.is_transient() && progress.delay() {
+        } else if status.is_transient()
+            && let Some(again) = progress.delay(tag.part)
+        {
             let delay = match usize::from(status.retry_delay_index()).checked_sub(1) {
                 Some(index) => self.limits.retry_delays.get(index).copied().unwrap_or_default(),
                 None => Duration::ZERO,
             };
-            self.delayed.push((Instant::now() + delay, tag.slot, tag.part));
+            self.delayed.push((Instant::now() + delay, tag.slot, again));
             return Ok(());
         } else {
             progress.failed(Error::Command { operation, set: CommandSet::Nvm, status });

@@ -152,8 +152,9 @@ impl Options {
         self
     }
 
-    /// How often a request is sent again, after a status that speaks of a passing condition or
-    /// after a lost connection; 3 by default.
+    /// How often each command of a request is sent again, after a status that speaks of a passing
+    /// condition or after a lost connection; 3 by default. However many commands a request became,
+    /// one loss counts once.
     pub fn retries(mut self, count: u8) -> Self {
         self.retries = count;
         self

@@ -180,6 +180,15 @@ const _: () = assert!(Range::BYTES == 16, "as the wire module has it");
 pub(crate) struct Part {
     pub(crate) offset: u64,
     pub(crate) blocks: u32,
+    /// How often it may be sent again. Each part has its own: one loss takes all that are in flight.
+    pub(crate) retries_left: u8,
+}
+
+impl Part {
+    /// The part with one retry less, if there is one left.
+    fn again(self) -> Option<Self> {
+        Some(Self { retries_left: self.retries_left.checked_sub(1)?, ..self })
+    }
 }
 
 /// A request on its way.
@@ -193,7 +202,8 @@ pub(crate) struct Progress {
     in_flight: u32,
     /// Parts that wait for their time to be sent again.
     delayed: u32,
-    retries_left: u8,
+    /// Of each part.
+    retries: u8,
     failure: Option<Error>,
 }
 
@@ -205,7 +215,7 @@ impl Progress {
             again: VecDeque::new(),
             in_flight: 0,
             delayed: 0,
-            retries_left: retries,
+            retries,
             failure: None,
         }
     }
@@ -220,9 +230,9 @@ impl Progress {
         let part = match self.again.pop_front() {
             Some(part) if u64::from(part.blocks) > most => {
                 let blocks = u32::try_from(most).ok()?;
-                self.again
-                    .push_front(Part { offset: part.offset + most, blocks: part.blocks - blocks });
-                Part { offset: part.offset, blocks }
+                let rest = part.blocks - blocks;
+                self.again.push_front(Part { offset: part.offset + most, blocks: rest, ..part });
+                Part { blocks, ..part }
             }
             Some(part) => part,
             None => {
@@ -232,7 +242,7 @@ impl Progress {
                 if blocks == 0 {
                     return None;
                 }
-                let part = Part { offset: self.cut, blocks };
+                let part = Part { offset: self.cut, blocks, retries_left: self.retries };
                 self.cut += u64::from(blocks);
                 part
             }
@@ -264,15 +274,13 @@ impl Progress {
         self.again.clear();
     }
 
-    /// A part ended without effect and may be sent again later: whether a retry is left for it.
-    pub(crate) fn delay(&mut self) -> bool {
-        if self.retries_left == 0 || self.failure.is_some() {
-            return false;
-        }
-        self.retries_left -= 1;
+    /// A part ended without effect and may be sent again later: gives it as it is sent then, if a retry is left
+    /// for it.
+    pub(crate) fn delay(&mut self, part: Part) -> Option<Part> {
+        let again = part.again().filter(|_| self.failure.is_none())?;
         self.in_flight -= 1;
         self.delayed += 1;
-        true
+        Some(again)
     }
 
     /// The time of a part has come.
@@ -295,16 +303,13 @@ impl Progress {
     pub(crate) fn lost(&mut self, part: Part, retry_writes: bool, cause: &Arc<Error>) {
         self.in_flight -= 1;
         let operation = self.operation.kind.name();
-        match self.operation.kind.after_loss(retry_writes) {
-            AfterLoss::SendAgain if self.failure.is_some() => {}
-            AfterLoss::SendAgain if self.retries_left > 0 => {
-                self.retries_left -= 1;
-                self.again.push_back(part);
-            }
-            AfterLoss::OutcomeUnknown => {
+        match (self.operation.kind.after_loss(retry_writes), part.again()) {
+            (AfterLoss::SendAgain, _) if self.failure.is_some() => {}
+            (AfterLoss::SendAgain, Some(again)) => self.again.push_back(again),
+            (AfterLoss::OutcomeUnknown, _) => {
                 self.fail(Error::OutcomeUnknown { operation, cause: Arc::clone(cause) });
             }
-            AfterLoss::SendAgain | AfterLoss::Lost => {
+            (AfterLoss::SendAgain | AfterLoss::Lost, _) => {
                 self.fail(Error::ConnectionLost { operation, cause: Arc::clone(cause) });
             }
         }
@@ -364,12 +369,16 @@ pub(crate) mod tests {
         std::iter::from_fn(|| progress.next_part(limits)).collect()
     }
 
+    const fn part(offset: u64, blocks: u32, retries_left: u8) -> Part {
+        Part { offset, blocks, retries_left }
+    }
+
     #[test]
     fn a_request_is_cut_at_the_largest_transfer() {
         let mut progress = Progress::new(operation(Kind::Read, 20), 0);
         let cut = parts(&mut progress, &limits(4096));
         let expected = [(0, 8), (8, 8), (16, 4)];
-        assert_eq!(cut, expected.map(|(offset, blocks)| Part { offset, blocks }));
+        assert_eq!(cut, expected.map(|(offset, blocks)| part(offset, blocks, 0)));
         let command = progress.operation.command(cut[1]);
         assert_eq!(BlockCommand::from_command(&command).first_block, 108);
         assert_eq!(
@@ -457,21 +466,37 @@ pub(crate) mod tests {
     fn parts_are_cut_again_when_limits_shrink() {
         let cause = Arc::new(Error::Closed);
         let mut progress = Progress::new(operation(Kind::Read, 16), 3);
-        let part = progress.next_part(&limits(8192)).unwrap();
-        progress.lost(part, false, &cause);
+        let whole = progress.next_part(&limits(8192)).unwrap();
+        progress.lost(whole, false, &cause);
         let cut = parts(&mut progress, &limits(4096));
-        assert_eq!(cut, [Part { offset: 0, blocks: 8 }, Part { offset: 8, blocks: 8 }]);
+        assert_eq!(cut, [part(0, 8, 2), part(8, 8, 2)]);
+    }
+
+    #[test]
+    fn a_loss_costs_each_part_one_retry_however_many_are_in_flight() {
+        let cause = Arc::new(Error::Closed);
+        let mut progress = Progress::new(operation(Kind::Read, 64), 2);
+        for retries_left in [2, 1, 0] {
+            let cut = parts(&mut progress, &limits(4096));
+            assert_eq!(cut.len(), 8);
+            for lost in cut {
+                assert_eq!(lost.retries_left, retries_left);
+                progress.lost(lost, false, &cause);
+            }
+            assert_eq!(progress.is_over(), retries_left == 0);
+        }
+        progress.into_result().unwrap_err();
     }
 
     #[test]
     fn delayed_parts_keep_a_request_alive() {
         let mut progress = Progress::new(operation(Kind::Write, 1), 1);
-        let part = progress.next_part(&limits(4096)).unwrap();
-        assert!(progress.delay());
+        let first = progress.next_part(&limits(4096)).unwrap();
+        let again = progress.delay(first).unwrap();
         assert!(!progress.is_over() && !progress.has_more());
-        progress.end_delay(part);
-        assert_eq!(progress.next_part(&limits(4096)), Some(part));
-        assert!(!progress.delay());
+        progress.end_delay(again);
+        assert_eq!(progress.next_part(&limits(4096)), Some(again));
+        assert_eq!(progress.delay(again), None);
     }
 
     #[test]
@@ -482,7 +507,7 @@ pub(crate) mod tests {
             flags: BlockFlags::PROTECTION_ACTION,
             ..operation(Kind::Write, 16)
         };
-        let command = tagged.command(Part { offset: 8, blocks: 8 });
+        let command = tagged.command(part(8, 8, 0));
         assert_eq!(BlockCommand::from_command(&command).reference_tag, 13);
     }
 }

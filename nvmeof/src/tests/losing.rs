@@ -28,6 +28,29 @@ fn reads_are_sent_again_on_a_new_connection() {
 }
 
 #[test]
+fn a_loss_counts_once_however_many_commands_of_a_request_it_takes() {
+    let target = FakeTarget::new(2048);
+    target.lock().storage.fill(7);
+    let controller = connect(&target, options().retries(1)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    // 32 commands of 32 KiB, none of which is answered before there is one more.
+    target.lock().batch = 33;
+    let buffer = controller.allocate(1 << 20).unwrap();
+    thread::scope(|scope| {
+        let read = scope.spawn(|| namespace.read(0, &buffer));
+        let started = Instant::now();
+        while target.lock().most_in_flight < 32 {
+            assert!(started.elapsed() < Duration::from_secs(20));
+            thread::yield_now();
+        }
+        target.lock().batch = 0;
+        target.cut();
+        read.join().unwrap().unwrap();
+    });
+    assert_eq!(buffer.to_vec(), vec![7; 1 << 20]);
+}
+
+#[test]
 fn a_write_of_unknown_outcome_is_not_carried_out_twice() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();
