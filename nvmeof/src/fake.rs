@@ -359,6 +359,7 @@ impl Target {
         match command.descriptor().unwrap() {
             Descriptor::InCapsule { offset: 0, length: in_capsule } => {
                 assert_eq!(usize::try_from(in_capsule).unwrap(), capsule.len());
+                assert_eq!(capsule.len(), length);
                 assert!(u64::try_from(capsule.len()).unwrap() <= self.identify.in_capsule_bytes());
                 self.in_capsule_bytes += capsule.len();
                 Ok(capsule.to_vec())

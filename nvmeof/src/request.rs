@@ -145,7 +145,7 @@ impl Operation {
             Kind::WriteZeroes => Opcode::WRITE_ZEROES,
             Kind::Flush => return nvm::flush(self.namespace),
             Kind::Deallocate => {
-                let ranges = u8::try_from(part.blocks).unwrap_or(u8::MAX);
+                let ranges = u16::try_from(part.blocks).unwrap_or(u16::MAX);
                 let data = match data {
                     Descriptor::InCapsule { .. } => data,
                     _ => Descriptor::Keyed {

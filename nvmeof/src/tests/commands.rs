@@ -42,6 +42,22 @@ fn the_other_commands_do_what_they_say() {
 }
 
 #[test]
+fn as_many_ranges_as_there_may_be_are_all_deallocated() {
+    for in_capsule in [true, false] {
+        let target = FakeTarget::new(512);
+        target.lock().storage.fill(0xee);
+        let controller = connect(&target, options().in_capsule_data(in_capsule)).unwrap();
+        let namespace = controller.namespace(1).unwrap();
+        let every_second = |index: usize| Range { first_block: 2 * index as u64, blocks: 1 };
+        let ranges: Vec<Range> = (0..Range::MAX).map(every_second).collect();
+        namespace.deallocate(&ranges).unwrap();
+        for (block, held) in target.lock().storage.chunks_exact(512).enumerate() {
+            assert_eq!(held[0] == 0, block % 2 == 0, "block {block}");
+        }
+    }
+}
+
+#[test]
 fn a_status_reaches_the_caller_with_its_words() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();

@@ -125,11 +125,13 @@ impl Range {
 
 /// Dataset Management that deallocates `ranges` (1 to [`Range::MAX`]) ranges, which are its data.
 #[must_use]
-pub fn deallocate(namespace: u32, ranges: u8, data: Descriptor) -> Command {
+pub fn deallocate(namespace: u32, ranges: u16, data: Descriptor) -> Command {
+    // Eight bits, which hold 256 ranges less one.
+    let last = u32::from(ranges.saturating_sub(1)) & 0xff;
     Command::new(Opcode::DATASET_MANAGEMENT)
         .namespace(namespace)
         .data(data)
-        .dword(10, u32::from(ranges.saturating_sub(1)))
+        .dword(10, last)
         .dword(11, 1 << 2)
 }
 
@@ -177,6 +179,8 @@ mod tests {
     fn ranges_survive_the_round_trip() {
         let range = Range { first_block: 0x1122_3344_5566_7788, blocks: 0x99aa_bbcc };
         assert_eq!(Range::parse(&range.to_bytes()).unwrap(), range);
-        assert_eq!(range_count(&deallocate(1, 3, Descriptor::NONE)), 3);
+        for count in [1, 3, 255, 256] {
+            assert_eq!(range_count(&deallocate(1, count, Descriptor::NONE)), usize::from(count));
+        }
     }
 }
