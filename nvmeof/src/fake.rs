@@ -336,12 +336,24 @@ impl Target {
     /// What the controller finds when it makes or checks protection information of some blocks.
     fn check_protection(&self, block: &BlockCommand) -> std::result::Result<(), Status> {
         let protection = self.namespace.protection;
+        let checks = BlockFlags::CHECK_GUARD
+            | BlockFlags::CHECK_APPLICATION_TAG
+            | BlockFlags::CHECK_REFERENCE_TAG;
+        let not_allowed = match block.opcode {
+            Opcode::COMPARE => BlockFlags::PROTECTION_ACTION,
+            Opcode::WRITE_ZEROES => checks,
+            _ => BlockFlags::empty(),
+        };
+        if block.flags.intersects(not_allowed) {
+            // Invalid Protection Information.
+            return Err(Status::new(StatusType::COMMAND_SPECIFIC, 0x81).do_not_retry());
+        }
         let action = block.flags.contains(BlockFlags::PROTECTION_ACTION);
         let tagged = block.flags.contains(BlockFlags::CHECK_REFERENCE_TAG);
         let counts = matches!(protection, ProtectionType::TYPE_1 | ProtectionType::TYPE_2);
         let expected = if counts { block.first_block & 0xffff_ffff } else { 0 };
         let is_right = action == (protection != ProtectionType::NONE)
-            && tagged == counts
+            && tagged == (counts && block.opcode != Opcode::WRITE_ZEROES)
             && u64::from(block.reference_tag) == expected;
         // End-to-end Reference Tag Check Error.
         let error = Status::new(StatusType::MEDIA, 0x84).do_not_retry();

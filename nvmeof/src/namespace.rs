@@ -167,7 +167,13 @@ impl Geometry {
             block_bytes: 0,
             address: 0,
             key: 0,
-            flags: if carries_blocks { flags | self.protection } else { flags },
+            // Zeros come with protection information that the controller makes; there is nothing to check, and a
+            // controller refuses to be asked to.
+            flags: if carries_blocks {
+                flags | self.protection & BlockFlags::PROTECTION_ACTION
+            } else {
+                flags
+            },
             tagged: self.tagged && carries_blocks,
         })
     }
@@ -198,6 +204,12 @@ impl Geometry {
         let changes = matches!(kind, Kind::Write | Kind::WriteZeroes | Kind::Deallocate);
         if !is_there {
             Err(Error::Unsupported { what: kind.name(), reason: "the controller does not have it" })
+        } else if kind == Kind::Compare && !self.protection.is_empty() {
+            Err(Error::Unsupported {
+                what: kind.name(),
+                reason: "the namespace carries protection information, which would have to be sent along \
+                         to be compared; read the blocks and compare them here",
+            })
         } else if changes && self.is_write_protected {
             Err(Error::Unsupported {
                 what: kind.name(),
@@ -391,7 +403,8 @@ impl Namespace {
     ///
     /// # Errors
     ///
-    /// As [`Namespace::read`], and [`Error::Unsupported`] if the controller cannot compare.
+    /// As [`Namespace::read`], and [`Error::Unsupported`] if the controller cannot compare, or the namespace carries
+    /// protection information.
     pub fn compare(
         &self,
         first_block: u64,

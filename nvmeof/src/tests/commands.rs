@@ -99,11 +99,13 @@ fn protection_information_is_left_to_the_controller() {
         buffer.write_at(0, &bytes).unwrap();
         namespace.write(2, &buffer).unwrap();
         assert_eq!(target.lock().storage[1024..][..bytes.len()], bytes);
-        assert!(namespace.compare(2, &buffer).unwrap());
         namespace.read(2, &buffer).unwrap();
         namespace.write_zeroes(1, 100).unwrap();
         namespace.flush().unwrap();
         assert!(target.lock().storage[512..][..100 * 512].iter().all(|byte| *byte == 0));
+        let error = namespace.compare(2, &buffer).unwrap_err();
+        assert!(matches!(error, Error::Unsupported { what: "compare", .. }), "{error}");
+        assert_eq!(target.count(Opcode::COMPARE), 0);
     }
 }
 
