@@ -203,7 +203,7 @@ fn start_signs_of_life(
         if identify.keep_alive_granularity == 0 {
             log::info!("the controller has no keep-alive; a silent loss will not be noticed");
         } else {
-            admin.keep_alive_every(time / 2);
+            admin.keep_alive(time);
         }
     }
     Ok(())

@@ -318,10 +318,9 @@ impl Inner {
     }
 
     fn fetch(&self, operation: &'static str, command: Command, length: u32) -> Result<Vec<u8>> {
-        let transport = &*self.shared.transport;
-        self.shared.with_admin(operation, |admin| {
-            session::fetch(transport, admin, operation, command, length)
-        })
+        // Before the queue is used: memory that cannot be registered is no fault of the connection.
+        let page = session::Page::new(&*self.shared.transport, length)?;
+        self.shared.with_admin(operation, |admin| page.fetch(admin, operation, command))
     }
 
     fn close(&self) {

@@ -24,6 +24,7 @@ pub(crate) use pages::namespace;
 use crate::{
     Buffer, Nqn, Result, Status, StatusType,
     auth::verifier::Verifier,
+    rdma::transport_error,
     transport::{Channel, ChannelParameters, Response, Transport},
     wire::{
         Command, Completion, Descriptor,
@@ -93,6 +94,12 @@ pub(crate) struct Target {
     /// Bytes of I/O data that came inside capsules.
     pub(crate) in_capsule_bytes: usize,
     pub(crate) keep_alives: usize,
+    /// How keep-alives end; nothing for no answer.
+    pub(crate) keep_alive_status: Option<Status>,
+    /// Whether Identify commands are answered.
+    pub(crate) identifies: bool,
+    /// Whether memory can be registered.
+    pub(crate) registers: bool,
     pub(crate) most_in_flight: usize,
     /// I/O commands are answered only when this many are waiting, if it is not 0.
     pub(crate) batch: usize,
@@ -124,6 +131,9 @@ impl FakeTarget {
             forced: 0,
             in_capsule_bytes: 0,
             keep_alives: 0,
+            keep_alive_status: Some(Status::SUCCESS),
+            identifies: true,
+            registers: true,
             most_in_flight: 0,
             batch: 0,
             nic: None,
@@ -196,6 +206,10 @@ impl Transport for FakeTarget {
 
     fn allocate(&self, length: usize) -> Result<Buffer> {
         let mut target = self.lock();
+        if !target.registers {
+            let source = std::io::Error::from(std::io::ErrorKind::OutOfMemory);
+            return Err(transport_error("registering memory", 0, source));
+        }
         target.next_key += 1;
         let key = target.next_key;
         let address = u64::from(key) << 32;
@@ -442,6 +456,7 @@ impl Target {
         }
         let page = |target: &Self, bytes: Vec<u8>| target.put(link, command, &bytes).map(|()| 0);
         Some(match command.opcode() {
+            Opcode::IDENTIFY if !self.identifies => return None,
             Opcode::IDENTIFY => match IdentifyStructure(command.command_dword(10).to_le_bytes()[0])
             {
                 IdentifyStructure::CONTROLLER => page(self, self.identify.to_bytes()),
@@ -481,7 +496,10 @@ impl Target {
             }
             Opcode::KEEP_ALIVE => {
                 self.keep_alives += 1;
-                Ok(0)
+                match self.keep_alive_status? {
+                    Status::SUCCESS => Ok(0),
+                    status => Err(status),
+                }
             }
             Opcode::ASYNCHRONOUS_EVENT_REQUEST => {
                 link.state.lock().unwrap().event_requests.push(command.command_id());

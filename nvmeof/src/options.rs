@@ -125,8 +125,10 @@ impl Options {
     }
 
     /// How long the controller waits for a sign of life before it gives this host up, in whole
-    /// milliseconds; 5 seconds by default. A keep-alive is sent in half that time. `None` switches
-    /// it off, and with it the notice of a target that vanished while nothing was sent.
+    /// milliseconds; 5 seconds by default. A keep-alive is sent in half that time, and the connection
+    /// is given up if it is not answered within the time, or within
+    /// [`connect_timeout`](Self::connect_timeout) if that is shorter. `None` switches it off, and with
+    /// it the notice of a target that vanished while nothing was sent.
     pub fn keep_alive(mut self, time: Option<Duration>) -> Self {
         self.keep_alive = time;
         self

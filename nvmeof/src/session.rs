@@ -148,6 +148,28 @@ pub(crate) fn descriptor(buffer: &Buffer, length: usize) -> Descriptor {
     }
 }
 
+/// Memory for what a command of the admin queue returns.
+pub(crate) struct Page(Buffer);
+
+impl Page {
+    /// Registers memory for `length` bytes.
+    pub(crate) fn new(transport: &dyn Transport, length: u32) -> Result<Self> {
+        transport.allocate(usize::try_from(length).unwrap_or(usize::MAX)).map(Self)
+    }
+
+    /// Sends a command that fills the memory, and gives the bytes.
+    pub(crate) fn fetch(
+        &self,
+        queue: &mut SyncQueue,
+        operation: &'static str,
+        command: Command,
+    ) -> Result<Vec<u8>> {
+        let data = descriptor(&self.0, self.0.len());
+        queue.execute(operation, CommandSet::Admin, command.data(data))?;
+        Ok(self.0.to_vec())
+    }
+}
+
 /// Sends a command that returns `length` bytes, and gives them.
 pub(crate) fn fetch(
     transport: &dyn Transport,
@@ -156,10 +178,7 @@ pub(crate) fn fetch(
     command: Command,
     length: u32,
 ) -> Result<Vec<u8>> {
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let buffer = transport.allocate(length)?;
-    queue.execute(operation, CommandSet::Admin, command.data(descriptor(&buffer, length)))?;
-    Ok(buffer.to_vec())
+    Page::new(transport, length)?.fetch(queue, operation, command)
 }
 
 fn refused(queue: u16, status: Status, dword: u32) -> Error {

@@ -6,6 +6,7 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -41,19 +42,25 @@ enum Tag {
     /// Completes when there is an event, if ever.
     Event,
     KeepAlive {
-        deadline: Instant,
+        sent: Instant,
+        patience: Duration,
     },
     Abort {
-        deadline: Instant,
+        sent: Instant,
+        patience: Duration,
     },
 }
 
 impl Tag {
-    fn is_late(self, now: Instant) -> bool {
-        match self {
-            Self::Waited | Self::Event => false,
-            Self::KeepAlive { deadline } | Self::Abort { deadline } => deadline <= now,
-        }
+    /// What to say of it if its answer is late.
+    fn late(self, now: Instant) -> Option<Error> {
+        let (operation, sent, after) = match self {
+            Self::Waited | Self::Event => return None,
+            Self::KeepAlive { sent, patience } => ("keep alive", sent, patience),
+            Self::Abort { sent, patience } => ("abort", sent, patience),
+        };
+        (now.saturating_duration_since(sent) >= after)
+            .then_some(Error::TimedOut { operation, after })
     }
 }
 
@@ -61,6 +68,8 @@ impl Tag {
 struct KeepAlive {
     interval: Duration,
     next: Instant,
+    /// How long its answer may take.
+    patience: Duration,
 }
 
 impl SyncQueue {
@@ -140,9 +149,12 @@ impl SyncQueue {
         self.start(Tag::Event, admin::asynchronous_event_request())
     }
 
-    /// Sends keep-alives from now on.
-    pub(crate) fn keep_alive_every(&mut self, interval: Duration) {
-        self.keep_alive = Some(KeepAlive { interval, next: Instant::now() + interval });
+    /// Sends keep-alives from now on, two in each `time`, after which a controller without a sign of life is given up by
+    /// the other side: this side does not wait longer for an answer either.
+    pub(crate) fn keep_alive(&mut self, time: Duration) {
+        let interval = time / 2;
+        let (next, patience) = (Instant::now() + interval, time.min(self.timeout));
+        self.keep_alive = Some(KeepAlive { interval, next, patience });
     }
 
     /// Asks the controller to end a command of another queue early.
@@ -150,8 +162,8 @@ impl SyncQueue {
         if !self.table.has_credit() {
             return Ok(());
         }
-        let deadline = Instant::now() + self.timeout;
-        self.start(Tag::Abort { deadline }, admin::abort(queue, command_id))
+        let (sent, patience) = (Instant::now(), self.timeout);
+        self.start(Tag::Abort { sent, patience }, admin::abort(queue, command_id))
     }
 
     /// Takes an event that has come.
@@ -177,11 +189,11 @@ impl SyncQueue {
                     self.request_events()?;
                 }
                 Tag::KeepAlive { .. } if !completion.status.is_success() => {
-                    return Err(Error::Command {
-                        operation: "keep alive",
-                        set: CommandSet::Admin,
-                        status: completion.status,
-                    });
+                    // The association is over, and with it whatever else is in flight here.
+                    let operation = "keep alive";
+                    let status = completion.status;
+                    let cause = Error::Command { operation, set: CommandSet::Admin, status };
+                    return Err(Error::ConnectionLost { operation, cause: Arc::new(cause) });
                 }
                 // A controller without events refuses the request; it is not asked again.
                 // A command that could not be aborted runs into its time-out.
@@ -189,16 +201,16 @@ impl SyncQueue {
             }
         }
         let now = Instant::now();
-        if self.table.iter_mut().any(|(_, tag)| tag.is_late(now)) {
-            return Err(Error::TimedOut { operation: "keep alive", after: self.timeout });
+        if let Some(late) = self.table.iter_mut().find_map(|(_, tag)| tag.late(now)) {
+            return Err(late);
         }
         if let Some(keep_alive) = &mut self.keep_alive
             && now >= keep_alive.next
         {
             keep_alive.next = now + keep_alive.interval;
+            let (sent, patience) = (now, keep_alive.patience);
             if self.table.has_credit() {
-                let deadline = now + self.timeout;
-                self.start(Tag::KeepAlive { deadline }, admin::keep_alive())?;
+                self.start(Tag::KeepAlive { sent, patience }, admin::keep_alive())?;
             }
         }
         Ok(())

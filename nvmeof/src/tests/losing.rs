@@ -7,10 +7,10 @@ use std::{
 
 use super::{connect, options};
 use crate::{
-    Error, Reconnect, Request,
+    Error, Reconnect, Request, Status, StatusType,
     fake::{FakeTarget, Misbehaviour},
     testing::Random,
-    wire::command::Opcode,
+    wire::{command::Opcode, nvm::Range},
 };
 
 #[test]
@@ -163,6 +163,72 @@ fn a_connection_that_is_lost_while_idle_is_made_anew() {
 }
 
 #[test]
+fn a_target_that_stops_to_answer_is_given_up_after_the_keep_alive_time() {
+    let target = FakeTarget::new(16);
+    let settings = options()
+        .keep_alive(Some(Duration::from_millis(200)))
+        .connect_timeout(Duration::from_secs(3600))
+        .reconnect(Reconnect::NEVER);
+    let controller = connect(&target, settings).unwrap();
+    target.lock().keep_alive_status = None;
+    let started = Instant::now();
+    while controller.is_connected() {
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody noticed");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_refused_keep_alive_ends_the_connection_and_not_just_what_was_asked_meanwhile() {
+    let target = FakeTarget::new(16);
+    let keep_alive = Some(Duration::from_millis(50));
+    let controller = connect(&target, options().keep_alive(keep_alive)).unwrap();
+    {
+        let mut target = target.lock();
+        target.identifies = false;
+        target.keep_alive_status = Some(Status::new(StatusType::GENERIC, 0x19));
+    }
+    let error = controller.namespaces().unwrap_err();
+    assert!(matches!(error, Error::ConnectionLost { .. }), "{error}");
+    {
+        let mut target = target.lock();
+        target.identifies = true;
+        target.keep_alive_status = Some(Status::SUCCESS);
+    }
+    let started = Instant::now();
+    let namespaces = loop {
+        match controller.namespaces() {
+            Ok(namespaces) => break namespaces,
+            Err(Error::ConnectionLost { .. }) => thread::sleep(Duration::from_millis(1)),
+            Err(other) => panic!("{other}"),
+        }
+        assert!(started.elapsed() < Duration::from_secs(20));
+    };
+    assert_eq!(namespaces, [1]);
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_no_fault_of_the_connection() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options().reconnect(Reconnect::NEVER)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let block = controller.allocate(512).unwrap();
+    target.lock().registers = false;
+    for refused in [
+        controller.namespaces().map(drop),
+        controller.namespace(1).map(drop),
+        controller.allocate(512).map(drop),
+        namespace.deallocate(&[Range { first_block: 0, blocks: 1 }]),
+    ] {
+        let error = refused.unwrap_err();
+        assert!(matches!(error, Error::Transport { .. }), "{error}");
+        assert!(error.to_string().contains("registering memory"), "{error}");
+    }
+    assert!(controller.is_connected());
+    namespace.write(0, &block).unwrap();
+}
+
+#[test]
 fn a_queue_dropped_with_requests_in_flight_gives_up_the_connection_and_nothing_else() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();
@@ -268,10 +334,7 @@ fn every_acknowledged_write_survives_two_hundred_random_losses() {
     let mut possible: Vec<Vec<u8>> = vec![vec![0]; BLOCKS];
     for round in 0..200 {
         for _ in 0..random.below(20) {
-            target.misbehave([Misbehaviour::Refuse(crate::Status::new(
-                crate::StatusType::GENERIC,
-                0x21,
-            ))]);
+            target.misbehave([Misbehaviour::Refuse(Status::new(StatusType::GENERIC, 0x21))]);
         }
         let mut submitted = Vec::new();
         for _ in 0..random.below(40) + 1 {
