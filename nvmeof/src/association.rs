@@ -47,6 +47,8 @@ pub(crate) struct Limits {
     pub(crate) in_capsule_bytes: usize,
     /// Entries of each I/O queue.
     pub(crate) queue_entries: u16,
+    /// Bytes of the memory pages that the controller was enabled with.
+    pub(crate) page_size: u64,
     /// Whether addresses and lengths have to be multiples of four.
     pub(crate) dword_aligned: bool,
     /// The three delays that a status can ask for before a retry.
@@ -61,6 +63,7 @@ pub(crate) fn establish(
 ) -> Result<Association> {
     let parameters = ChannelParameters {
         queue: 0,
+        controller_id: 0,
         entries: ADMIN_ENTRIES,
         in_capsule_bytes: 0,
         timeout: options.connect_timeout,
@@ -111,9 +114,10 @@ pub(crate) fn establish(
     Ok(Association { admin, channels, limits, identify })
 }
 
-/// Tells the controller that it is not needed any more, and waits for it a while.
-pub(crate) fn shut_down(admin: &mut SyncQueue, wait: Duration) -> Result<()> {
-    let configuration = Configuration::enabled(4096).normal_shutdown();
+/// Tells the controller that it is not needed any more, and waits for it a while. It was enabled with pages of
+/// `page_size` bytes, which must not change while it is.
+pub(crate) fn shut_down(admin: &mut SyncQueue, page_size: u64, wait: Duration) -> Result<()> {
+    let configuration = Configuration::enabled(page_size).normal_shutdown();
     set(admin, Property::CONFIGURATION, u64::from(configuration.0))?;
     let deadline = Instant::now() + wait;
     while Instant::now() < deadline {
@@ -176,6 +180,7 @@ fn limits(
         max_transfer,
         in_capsule_bytes: usize::try_from(in_capsule_bytes).unwrap_or(0),
         queue_entries: options.queue_entries.min(most_entries).min(outstanding).max(2),
+        page_size: capabilities.min_page_size(),
         dword_aligned: identify.sgl_support.needs_dword_alignment(),
         retry_delays: identify
             .retry_delays
@@ -231,6 +236,7 @@ fn open_queues(
         .map(|queue| {
             let parameters = ChannelParameters {
                 queue,
+                controller_id: limits.controller_id,
                 entries: limits.queue_entries,
                 in_capsule_bytes: limits.in_capsule_bytes,
                 timeout: options.connect_timeout,

@@ -381,8 +381,9 @@ fn keep(shared: &Shared) {
         }
     }
     shared.end();
+    let page_size = shared.limits().page_size;
     if let Some(mut admin) = shared.admin().take()
-        && let Err(error) = association::shut_down(&mut admin, SHUTDOWN)
+        && let Err(error) = association::shut_down(&mut admin, page_size, SHUTDOWN)
     {
         log::debug!("the controller was not shut down: {error}");
     }

@@ -76,6 +76,8 @@ pub(crate) struct Target {
     pub(crate) identify: IdentifyController,
     pub(crate) namespace: IdentifyNamespace,
     pub(crate) capabilities: u64,
+    /// What was written to CC.
+    pub(crate) configurations: Vec<Configuration>,
     /// CSTS after it was enabled.
     pub(crate) status: u32,
     pub(crate) queues: u16,
@@ -119,6 +121,7 @@ impl FakeTarget {
             namespace: namespace(blocks, 9, 0, ProtectionType::NONE),
             // 128 entries, 7.5 seconds, NVM command set.
             capabilities: 127 | 1 << 16 | 15 << 24 | 1 << 37,
+            configurations: Vec::new(),
             status: 1,
             queues: 8,
             storage: vec![0; usize::try_from(blocks).unwrap() * 512],
@@ -196,6 +199,7 @@ impl Transport for FakeTarget {
         }
         let link = Arc::new(Link {
             queue: parameters.queue,
+            controller_id: parameters.controller_id,
             entries: parameters.entries,
             state: Mutex::default(),
             arrived: Condvar::new(),
@@ -547,9 +551,11 @@ impl Target {
                 let data = ConnectData::parse(&bytes).unwrap();
                 let controller_id = if connect.queue == 0 {
                     assert_eq!(data.controller_id, ConnectData::ANY_CONTROLLER);
+                    assert_eq!(link.controller_id, 0);
                     self.next_controller += 1;
                     self.next_controller
                 } else {
+                    assert_eq!(link.controller_id, data.controller_id);
                     data.controller_id
                 };
                 let is_known = data.subsystem.as_str() == SUBSYSTEM
@@ -577,6 +583,7 @@ impl Target {
                 let (_, value) = fabrics::property_of(command).unwrap();
                 let configuration = Configuration(u32::try_from(value).unwrap());
                 link.state.lock().unwrap().is_shut_down = configuration.is_shutdown();
+                self.configurations.push(configuration);
                 Ok(0)
             }
             FabricsType::AUTHENTICATION_SEND => {

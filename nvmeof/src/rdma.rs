@@ -108,6 +108,7 @@ impl Rdma {
             queue,
             host_receives: parameters.entries,
             host_sends: parameters.entries,
+            controller_id: parameters.controller_id,
         };
         // The target reads and writes memory of ours, and we none of its.
         let agreed = Parameters::new()

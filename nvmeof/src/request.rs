@@ -345,6 +345,7 @@ pub(crate) mod tests {
             max_transfer,
             in_capsule_bytes: 4096,
             queue_entries: 128,
+            page_size: 4096,
             dword_aligned: false,
             retry_delays: [Duration::ZERO; 3],
         }

@@ -28,6 +28,8 @@ pub(crate) trait Transport: Send + Sync + fmt::Debug {
 pub(crate) struct ChannelParameters {
     /// 0 for the admin queue.
     pub(crate) queue: u16,
+    /// The controller that the queue joins; 0 for the admin queue, which makes one.
+    pub(crate) controller_id: u16,
     /// Entries of the submission queue; one command less can be in flight.
     pub(crate) entries: u16,
     /// Bytes of data that a command capsule can carry.

@@ -48,7 +48,8 @@ fn seeds() -> Vec<Vec<u8>> {
         subsystem: Nqn::discovery(),
         host: Nqn::discovery(),
     };
-    let request = rdma::ConnectionRequest { queue: 1, host_receives: 128, host_sends: 128 };
+    let request =
+        rdma::ConnectionRequest { queue: 1, host_receives: 128, host_sends: 128, controller_id: 1 };
     let read = nvm::flush(1).data(nvmeof::wire::Descriptor::Keyed {
         address: 1 << 40,
         length: 4096,

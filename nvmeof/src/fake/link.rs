@@ -17,6 +17,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Link {
     pub(super) queue: u16,
+    /// The controller that the connection was asked for.
+    pub(super) controller_id: u16,
     pub(super) entries: u16,
     pub(super) state: Mutex<LinkState>,
     pub(super) arrived: Condvar,

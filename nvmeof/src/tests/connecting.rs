@@ -8,7 +8,7 @@ use crate::{
     fake::{FakeTarget, namespace},
     wire::{
         block_format::ProtectionType, event::AsynchronousEvent, identify::SglSupport,
-        identify_namespace::NamespaceName, log_page::ChangedNamespaces,
+        identify_namespace::NamespaceName, log_page::ChangedNamespaces, property::Configuration,
     },
 };
 
@@ -96,6 +96,17 @@ fn a_controller_that_fails_or_never_gets_ready_is_an_error() {
     let started = Instant::now();
     assert!(matches!(connect(&target, options()), Err(Error::ControllerFailed { .. })));
     assert!(started.elapsed() >= Duration::from_secs(1));
+}
+
+#[test]
+fn a_controller_is_shut_down_as_it_was_enabled() {
+    for shift in [0, 1, 15] {
+        let target = FakeTarget::new(16);
+        target.lock().capabilities |= shift << 48;
+        connect(&target, options()).unwrap().close();
+        let enabled = Configuration::enabled(4096 << shift);
+        assert_eq!(target.lock().configurations, [enabled, enabled.normal_shutdown()]);
+    }
 }
 
 #[test]

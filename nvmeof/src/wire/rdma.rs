@@ -18,6 +18,8 @@ pub struct ConnectionRequest {
     pub host_receives: u16,
     /// Sends that the host posts at most: commands in flight at once. The wire carries one less.
     pub host_sends: u16,
+    /// The controller that an I/O queue is for; 0 for the admin queue.
+    pub controller_id: u16,
 }
 
 impl ConnectionRequest {
@@ -32,6 +34,7 @@ impl ConnectionRequest {
         put(&mut bytes, 2, &self.queue.to_le_bytes());
         put(&mut bytes, 4, &self.host_receives.to_le_bytes());
         put(&mut bytes, 6, &self.host_sends.saturating_sub(1).to_le_bytes());
+        put(&mut bytes, 8, &self.controller_id.to_le_bytes());
         bytes
     }
 
@@ -41,11 +44,13 @@ impl ConnectionRequest {
     ///
     /// [`Error::Short`], or [`Error::Malformed`] for another record format.
     pub fn parse(bytes: &[u8]) -> Result<Self> {
+        // Hosts before the controller had a place there leave zeros.
         let fields = record(bytes, 8, "connection request")?;
         Ok(Self {
             queue: fields.u16(2),
             host_receives: fields.u16(4),
             host_sends: fields.u16(6).saturating_add(1),
+            controller_id: fields.u16(8),
         })
     }
 }
@@ -119,6 +124,7 @@ impl fmt::Display for RejectReason {
             6 => "insufficient resources",
             7 => "invalid inbound read depth",
             8 => "invalid outbound read depth",
+            9 => "invalid controller identifier",
             other => return write!(f, "unknown reason {other}"),
         })
     }
@@ -143,10 +149,15 @@ mod tests {
     use crate::testing::Random;
 
     #[test]
-    fn a_request_says_the_send_queue_size_less_one() {
-        let request = ConnectionRequest { queue: 2, host_receives: 128, host_sends: 128 };
+    fn a_request_says_the_send_queue_size_less_one_and_whose_queue_it_is() {
+        let request = ConnectionRequest {
+            queue: 2,
+            host_receives: 128,
+            host_sends: 128,
+            controller_id: 0x0103,
+        };
         let bytes = request.to_bytes();
-        assert_eq!(bytes[..8], [0, 0, 2, 0, 128, 0, 127, 0]);
+        assert_eq!(bytes[..12], [0, 0, 2, 0, 128, 0, 127, 0, 3, 1, 0, 0]);
         assert_eq!(ConnectionRequest::parse(&bytes).unwrap(), request);
     }
 
