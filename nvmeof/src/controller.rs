@@ -6,14 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibverbs::{HostBuffer, MemoryRegion, ProtectionDomain};
+use ibverbs::{Access, HostBuffer, MemoryRegion, ProtectionDomain};
 
 use crate::{
     Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result, address,
     association::{self, Association},
     engine::Engine,
     namespace::Opened,
-    pool::Pool,
+    pool::{Pool, no_queues},
     rdma::{DATA_ACCESS, Rdma, transport_error},
     request::Operation,
     session::{self, Identity},
@@ -49,6 +49,8 @@ pub struct Controller {
 #[derive(Debug)]
 pub(crate) struct Inner {
     shared: Arc<Shared>,
+    /// Where memory has to be registered; the same one for as long as this lives.
+    domain: Option<Arc<ProtectionDomain<'static>>>,
     pool: Pool,
     keeper: Mutex<Option<JoinHandle<()>>>,
 }
@@ -109,7 +111,8 @@ impl Controller {
                 move || keep(&shared)
             })
             .map_err(|source| Error::Thread { source })?;
-        let inner = Inner { shared, pool, keeper: Mutex::new(Some(keeper)) };
+        let domain = shared.transport.protection_domain();
+        let inner = Inner { shared, domain, pool, keeper: Mutex::new(Some(keeper)) };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -218,7 +221,7 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// [`Error::Command`] with "Invalid Namespace or Format" or [`Error::OutOfRange`] if there is
+    /// [`Error::Command`] with "Invalid Namespace or Format" or [`Error::InvalidArgument`] if there is
     /// no such namespace; [`Error::Unsupported`] if its blocks carry metadata that this crate does
     /// not handle; [`Error::ConnectionLost`].
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
@@ -236,8 +239,11 @@ impl Controller {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if every queue is taken or in use.
+    /// [`Error::Unsupported`] if every queue is taken or in use, or there is none.
     pub fn take_queue<B: Memory>(&self) -> Result<IoQueue<B>> {
+        if self.queues() == 0 {
+            return Err(no_queues());
+        }
         let (index, engine) = self.inner.pool.take().ok_or(Error::Unsupported {
             what: "one more I/O queue",
             reason: "every queue is taken or in use; ask for more with Options::io_queues",
@@ -302,6 +308,21 @@ impl Inner {
 
     pub(crate) fn allocate(&self, length: usize) -> Result<Buffer> {
         self.shared.transport.allocate(length)
+    }
+
+    /// Makes sure that the target reaches memory that it is going to read.
+    pub(crate) fn check_readable(&self, memory: &(impl Memory + ?Sized)) -> Result<()> {
+        self.check_registration(memory, Access::REMOTE_READ)
+    }
+
+    /// Makes sure that the target reaches memory that it is going to write.
+    pub(crate) fn check_writable(&self, memory: &(impl Memory + ?Sized)) -> Result<()> {
+        self.check_registration(memory, Access::LOCAL_WRITE | Access::REMOTE_WRITE)
+    }
+
+    fn check_registration(&self, memory: &(impl Memory + ?Sized), rights: Access) -> Result<()> {
+        let Some(domain) = &self.domain else { return Ok(()) };
+        memory.check_registration(domain, rights)
     }
 
     pub(crate) fn give_back(&self, index: usize, engine: Engine) {

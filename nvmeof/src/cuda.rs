@@ -3,8 +3,9 @@
 use std::{fmt, sync::Arc};
 
 use cuda_interop::{CudaMemoryRegion, DeviceBuffer, Visibility, cudarc::driver::CudaStream};
+use ibverbs::{Access, ProtectionDomain};
 
-use crate::{Controller, Error, Memory, Result, rdma::DATA_ACCESS};
+use crate::{Controller, Error, Memory, Result, memory::check_registration, rdma::DATA_ACCESS};
 
 /// Memory of a GPU that a controller's target reads and writes by itself, and the stream whose
 /// work on it comes before and after.
@@ -73,6 +74,11 @@ impl<B: DeviceBuffer> Memory for GpuBuffer<B> {
 
     fn copy_to(&self, _offset: usize, _into: &mut [u8]) -> bool {
         false
+    }
+
+    fn check_registration(&self, domain: &ProtectionDomain<'_>, rights: Access) -> Result<()> {
+        let registered = (self.region.protection_domain(), self.region.access());
+        check_registration(registered, (domain, rights))
     }
 
     fn before_device_reads(&self) -> Result<()> {

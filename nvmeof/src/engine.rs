@@ -252,10 +252,15 @@ impl Engine {
     }
 
     /// Gives up the connection, and with it everything in flight.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn abandon(&mut self, error: Error) {
         if self.association != 0 {
-            self.lose(Error::Closed);
+            self.lose(error);
         }
+    }
+
+    /// What to say of a queue that is dropped with requests in flight.
+    pub(crate) const fn dropped(&self) -> Error {
+        Error::QueueDropped { queue: self.number }
     }
 
     /// Ends all requests without telling anybody; only after [`Engine::abandon`].

@@ -180,6 +180,13 @@ pub enum Error {
         /// Requests that the queue holds.
         places: usize,
     },
+    /// A queue was dropped with requests in flight, and the connection given up for the target not to reach their
+    /// buffers any more; the cause of what others saw of that.
+    #[error("queue {queue} was dropped with requests in flight, which ends the connection")]
+    QueueDropped {
+        /// The queue.
+        queue: u16,
+    },
     /// The controller was closed.
     #[error("the controller is closed")]
     Closed,

@@ -154,8 +154,10 @@ impl<B: Memory> Request<B> {
             let operation =
                 self.geometry.with_data(self.kind, self.first_block, buffer, self.flags)?;
             if self.kind.sends_data() {
+                inner.check_readable(buffer)?;
                 buffer.before_device_reads()?;
             } else {
+                inner.check_writable(buffer)?;
                 buffer.before_device_writes()?;
             }
             return Ok((operation, None));
@@ -201,7 +203,7 @@ impl<B: Memory> IoQueue<B> {
     /// [`Refused`] with the request and [`Error::QueueFull`] if there is no place for it now,
     /// [`Error::Disconnected`] if there is no connection and never will be,
     /// [`Error::InvalidArgument`], [`Error::OutOfRange`] or [`Error::Unsupported`] if it does not
-    /// fit its namespace.
+    /// fit its namespace, or its buffer is not registered for this controller.
     #[expect(clippy::result_large_err, reason = "the request goes back to its owner")]
     pub fn submit(&mut self, mut request: Request<B>) -> Result<Ticket, Refused<B>> {
         let Some(engine) = &mut self.engine else {
@@ -292,7 +294,7 @@ impl<B> Drop for IoQueue<B> {
     fn drop(&mut self) {
         let Some(mut engine) = self.engine.take() else { return };
         if engine.pending() > 0 {
-            engine.abandon();
+            engine.abandon(engine.dropped());
         }
         // What is left is without a connection, or waits for one; nobody waits for its end.
         engine.forget_requests();

@@ -2,6 +2,8 @@
 
 use std::{fmt, ops::Range, sync::Arc};
 
+use ibverbs::{Access, ProtectionDomain};
+
 use crate::{Error, Result};
 
 /// Registered memory that can be the data of a command.
@@ -24,6 +26,18 @@ pub trait Memory: Send {
     /// Copies bytes from `offset` on into `into`, and tells whether it could: memory of a GPU need
     /// not be in reach of the processor. Small writes are then sent without this shortcut.
     fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool;
+
+    /// Makes sure that the memory is registered in this domain with at least these rights. Called before a
+    /// command is sent: a target that may not reach the memory ends the connection, and with it the
+    /// requests of everybody else. If not implemented, nothing is known about it and nothing refused.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidArgument`] with what does not fit; the command is not sent then.
+    fn check_registration(&self, domain: &ProtectionDomain<'_>, rights: Access) -> Result<()> {
+        let _unknown = (domain, rights);
+        Ok(())
+    }
 
     /// Makes what was computed before visible to a device that reads the memory next. Called
     /// before a command that writes to a namespace. Memory of the processor has nothing to do.
@@ -73,6 +87,14 @@ macro_rules! memory_behind_a_pointer {
 
             fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
                 (**self).copy_to(offset, into)
+            }
+
+            fn check_registration(
+                &self,
+                domain: &ProtectionDomain<'_>,
+                rights: Access,
+            ) -> Result<()> {
+                (**self).check_registration(domain, rights)
             }
 
             fn before_device_reads(&self) -> Result<()> {
@@ -146,6 +168,10 @@ impl<M: Memory> Memory for Part<M> {
     fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
         let fits = offset.checked_add(into.len()).is_some_and(|end| end <= self.length);
         fits && self.memory.copy_to(self.offset + offset, into)
+    }
+
+    fn check_registration(&self, domain: &ProtectionDomain<'_>, rights: Access) -> Result<()> {
+        self.memory.check_registration(domain, rights)
     }
 
     fn before_device_reads(&self) -> Result<()> {
@@ -247,6 +273,34 @@ impl Memory for Buffer {
     fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
         self.0.copy_to(offset, into)
     }
+
+    fn check_registration(&self, domain: &ProtectionDomain<'_>, rights: Access) -> Result<()> {
+        self.0.check_registration(domain, rights)
+    }
+}
+
+/// Checks where and for what some memory is registered against what a controller needs.
+pub(crate) fn check_registration(
+    (registered, rights): (&ProtectionDomain<'_>, Access),
+    (needed, needed_rights): (&ProtectionDomain<'_>, Access),
+) -> Result<()> {
+    if registered.as_raw() != needed.as_raw() {
+        return Err(Error::InvalidArgument {
+            what: "memory",
+            given: "of another protection domain".to_owned(),
+            rule: "is registered with the controller that it is used with: by Controller::allocate, by \
+                   Controller::register, or in Controller::protection_domain",
+        });
+    }
+    let missing = needed_rights - rights;
+    if !missing.is_empty() {
+        return Err(Error::InvalidArgument {
+            what: "memory",
+            given: format!("registered without {missing:?}"),
+            rule: "allows remote reads to be written to a namespace, local and remote writes to be read into",
+        });
+    }
+    Ok(())
 }
 
 /// A length as the wire and the errors have it.

@@ -54,11 +54,10 @@ impl Geometry {
         dword_aligned: bool,
     ) -> Result<Self> {
         if identify.size_in_blocks == 0 {
-            return Err(Error::OutOfRange {
-                what: "the size of the namespace in blocks",
-                asked: 0,
-                min: 1,
-                max: u64::MAX,
+            return Err(Error::InvalidArgument {
+                what: "namespace",
+                given: namespace.to_string(),
+                rule: "has blocks if it is one that Controller::namespaces lists; this one has none",
             });
         }
         let format = identify.format().ok_or(Error::Unsupported {
@@ -361,13 +360,14 @@ impl Namespace {
     /// # Errors
     ///
     /// [`Error::InvalidArgument`] or [`Error::OutOfRange`] if `memory` is not a whole number of
-    /// blocks, or reaches past the end; [`Error::Command`] for whatever the target says;
+    /// blocks, reaches past the end, or is not registered for this controller; [`Error::Command`] for whatever the target says;
     /// [`Error::TimedOut`], [`Error::ConnectionLost`] or [`Error::Disconnected`] if it says
     /// nothing. What `memory` holds then is not known.
     pub fn read(&self, first_block: u64, memory: &(impl Memory + ?Sized + Sync)) -> Result<()> {
         let memory: &dyn Memory = &memory;
         let flags = BlockFlags::empty();
         let operation = self.geometry.with_data(Kind::Read, first_block, memory, flags)?;
+        self.inner.check_writable(memory)?;
         memory.before_device_writes()?;
         self.inner.run(operation, Some(memory), None)?;
         memory.after_device_writes()
@@ -469,6 +469,7 @@ impl Namespace {
         flags: BlockFlags,
     ) -> Result<()> {
         let operation = self.geometry.with_data(kind, first_block, memory, flags)?;
+        self.inner.check_readable(memory)?;
         memory.before_device_reads()?;
         self.inner.run(operation, Some(memory), None)
     }

@@ -92,6 +92,9 @@ impl Pool {
                 return queue.run(state, operation, memory, own);
             }
         }
+        if self.queues.is_empty() {
+            return Err(no_queues());
+        }
         Err(Error::Unsupported {
             what: "a blocking call",
             reason: "every I/O queue that the controller has is taken; ask for more with \
@@ -193,11 +196,19 @@ impl Queue {
         let mut state = self.lock();
         state.is_waited_for = false;
         if let (Err(error), Some(engine)) = (waited, state.engine.as_mut()) {
-            log::debug!("waiting for a queue failed: {error}");
-            engine.abandon();
+            engine.abandon(error);
         }
         self.arrived.notify_all();
         state
+    }
+}
+
+/// Why there is nothing to send a request on.
+pub(crate) fn no_queues() -> Error {
+    Error::Unsupported {
+        what: "an I/O request",
+        reason: "the controller has no I/O queue: none was asked for (Options::io_queues), or it is one for \
+                 discovery or administration",
     }
 }
 

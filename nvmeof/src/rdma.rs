@@ -19,7 +19,7 @@ use ibverbs::{
 
 use crate::{
     Buffer, Error, Memory, Options, Result,
-    memory::HostMemory,
+    memory::{HostMemory, check_registration},
     rdma_channel::{Link, RdmaChannel},
     transport::{Channel, ChannelParameters, Transport},
     wire::{
@@ -206,6 +206,10 @@ where
 
     fn copy_to(&self, offset: usize, into: &mut [u8]) -> bool {
         self.shared_bytes().is_some_and(|bytes| bytes.read(offset, into).is_ok())
+    }
+
+    fn check_registration(&self, domain: &ProtectionDomain<'_>, rights: Access) -> Result<()> {
+        check_registration((self.protection_domain(), self.access()), (domain, rights))
     }
 }
 

@@ -114,6 +114,10 @@ fn namespaces_that_do_not_exist_or_carry_metadata_are_refused() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options()).unwrap();
     assert!(matches!(controller.namespace(9), Err(Error::Command { .. })));
+    // What Linux says of one that does not exist.
+    target.lock().namespace.size_in_blocks = 0;
+    let text = controller.namespace(1).unwrap_err().to_string();
+    assert!(text.starts_with("namespace \"1\"") && text.contains("lists"), "{text}");
     for wrong in [
         namespace(0, 9, 0, ProtectionType::NONE),
         namespace(16, 9, 8, ProtectionType::NONE),

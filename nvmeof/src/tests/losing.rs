@@ -249,6 +249,25 @@ fn a_queue_dropped_with_requests_in_flight_gives_up_the_connection_and_nothing_e
 }
 
 #[test]
+fn others_are_told_that_a_queue_was_dropped_and_not_that_the_controller_is_closed() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options()).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let (mut first, mut second) =
+        (controller.take_queue().unwrap(), controller.take_queue().unwrap());
+    target.misbehave([Misbehaviour::Silence; 2]);
+    for queue in [&mut first, &mut second] {
+        let buffer = controller.allocate(512).unwrap();
+        queue.submit(Request::write(&namespace, 0, buffer)).unwrap();
+        assert!(queue.poll().is_none());
+    }
+    drop(first);
+    let error = second.wait(Duration::from_secs(20)).unwrap().result.unwrap_err();
+    let Error::OutcomeUnknown { cause, .. } = error else { panic!("{error}") };
+    assert!(matches!(*cause, Error::QueueDropped { queue: 1 }), "{cause}");
+}
+
+#[test]
 fn a_target_with_fewer_queues_after_a_loss_leaves_the_others_working() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options().io_queues(2)).unwrap();

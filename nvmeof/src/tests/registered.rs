@@ -1,9 +1,13 @@
 //! Memory that the caller registered, which the target reaches through a device in software.
 
+use ibverbs::{Access, MemoryRegion};
 use soft_device::SoftDevice;
 
 use super::{connect, options, transferring::pattern};
-use crate::fake::{FakeTarget, Nic};
+use crate::{
+    Error, Part, Reconnect, Request,
+    fake::{FakeTarget, Nic},
+};
 
 /// Requests of one command and of several, all of whose data travels by RDMA.
 const LENGTHS: [usize; 3] = [512, 512 * 9, 512 * 1000];
@@ -26,6 +30,42 @@ fn a_buffer_of_the_caller_is_written_and_read() {
         assert_eq!(memory.into_buffer().unwrap(), back);
     }
     assert_eq!(device.violations(), Vec::<String>::new());
+}
+
+#[test]
+fn memory_that_the_target_would_not_reach_is_refused_before_anything_is_sent() {
+    let device = SoftDevice::new();
+    let target = FakeTarget::new(16);
+    target.lock().nic = Some(Nic::new(&device));
+    let controller = connect(&target, options().reconnect(Reconnect::NEVER)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let other = FakeTarget::new(16);
+    other.lock().nic = Some(Nic::new(&device));
+    let elsewhere = connect(&other, options()).unwrap().register(vec![0; 512]).unwrap();
+    for refused in [
+        namespace.read(0, &elsewhere),
+        namespace.write(0, &elsewhere),
+        namespace.compare(0, &Part::new(&elsewhere, 0..512).unwrap()).map(drop),
+    ] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("another protection domain"), "{text}");
+    }
+    let mut queue = controller.take_queue().unwrap();
+    let refused = queue.submit(Request::read(&namespace, 0, elsewhere)).unwrap_err();
+    assert!(matches!(refused.error, Error::InvalidArgument { what: "memory", .. }));
+
+    let domain = controller.protection_domain().unwrap();
+    let with = |rights| MemoryRegion::register(&domain, vec![0; 512], rights).unwrap();
+    let (to_read, to_write) =
+        (with(Access::REMOTE_READ), with(Access::LOCAL_WRITE | Access::REMOTE_WRITE));
+    let text = namespace.read(0, &to_read).unwrap_err().to_string();
+    assert!(text.contains("without Access(LOCAL_WRITE | REMOTE_WRITE)"), "{text}");
+    let text = namespace.write(0, &to_write).unwrap_err().to_string();
+    assert!(text.contains("without Access(REMOTE_READ)"), "{text}");
+    assert_eq!(target.lock().seen, []);
+    namespace.write(0, &to_read).unwrap();
+    namespace.read(0, &to_write).unwrap();
+    assert!(controller.is_connected());
 }
 
 #[cfg(feature = "cuda")]

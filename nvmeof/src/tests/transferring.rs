@@ -248,6 +248,18 @@ fn blocking_calls_use_the_queues_that_are_left() {
 }
 
 #[test]
+fn a_controller_without_queues_says_so() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options().io_queues(0)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let block = controller.allocate(512).unwrap();
+    for refused in [namespace.read(0, &block), controller.take_queue::<Buffer>().map(drop)] {
+        let text = refused.unwrap_err().to_string();
+        assert!(text.contains("has no I/O queue"), "{text}");
+    }
+}
+
+#[test]
 fn many_threads_share_few_queues() {
     let target = FakeTarget::new(4096);
     let controller = connect(&target, options().queue_entries(4)).unwrap();

@@ -36,7 +36,7 @@ fn a_controller_tells_what_it_is() {
     // The kernel describes a namespace that is not there by zeros.
     assert!(matches!(
         controller.namespace(9),
-        Err(Error::Command { .. } | Error::OutOfRange { .. })
+        Err(Error::Command { .. } | Error::InvalidArgument { .. })
     ));
     controller.close();
 }
