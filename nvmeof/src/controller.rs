@@ -146,6 +146,14 @@ impl Controller {
         self.inner.shared.limits().in_capsule_bytes
     }
 
+    /// How many connections there were, the present one included. If the number is the same before a
+    /// write and after the flush that is meant for it, the flush speaks for that write; after a new
+    /// connection the target may have forgotten what it had acknowledged on the one before.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.inner.shared.associations()
+    }
+
     /// Whether it is connected now.
     #[must_use]
     pub fn is_connected(&self) -> bool {
@@ -225,12 +233,15 @@ impl Controller {
     /// no such namespace; [`Error::Unsupported`] if its blocks carry metadata that this crate does
     /// not handle; [`Error::ConnectionLost`].
     pub fn namespace(&self, id: u32) -> Result<Namespace> {
+        let shared = &self.inner.shared;
+        let lost = || shared.no_association("identify namespace");
+        let Liveness::Live(association) = shared.liveness() else { return Err(lost()) };
         let commands = self.identify().optional_commands;
-        let limits = self.inner.shared.limits();
+        let limits = shared.limits();
         let opened = Opened::read(id, commands, &limits, |operation, structure| {
             self.inner.identify(operation, structure, id)
         })?;
-        let opened = self.inner.shared.number_opening(opened);
+        let opened = shared.number_opening(association, opened).ok_or_else(lost)?;
         Ok(Namespace::new(Arc::clone(&self.inner), opened))
     }
 

@@ -20,7 +20,7 @@ use crate::{
     Buffer, CommandSet, Error, Memory, Result, Status,
     association::Limits,
     queue::CommandTable,
-    request::{Operation, Part, Progress},
+    request::{Kind, Operation, Part, Progress},
     shared::{Connected, Liveness, Shared, Taken},
     sync_queue::check,
     transport::{Channel, Response, Waiter},
@@ -481,8 +481,13 @@ impl Engine {
         self.ready.clear();
         for index in 0..self.slots.len() {
             let Some(Slot::Active(progress, _)) = self.slots.get_mut(index) else { continue };
-            let Operation { opening, namespace, .. } = progress.operation;
-            if self.stale.contains(&opening) {
+            let Operation { opening, namespace, kind, .. } = progress.operation;
+            if kind == Kind::Flush {
+                // Sent now, it would speak for writes that were acknowledged before: see `Kind::after_loss`.
+                let (operation, cause) = (kind.name(), self.shared.cause());
+                progress.fail(Error::ConnectionLost { operation, cause });
+                self.settle(index);
+            } else if self.stale.contains(&opening) {
                 progress.fail(Error::NamespaceChanged { namespace });
                 self.settle(index);
             } else if progress.has_more() {

@@ -422,12 +422,15 @@ impl Namespace {
         }
     }
 
-    /// Waits until everything that was acknowledged before is on non-volatile media.
+    /// Waits until everything that the present connection acknowledged before is on non-volatile media. What an
+    /// earlier one acknowledged is too, unless the target lost its memory in between:
+    /// [`Controller::connections`](crate::Controller::connections) tells whether there could have been
+    /// such a time.
     ///
     /// # Errors
     ///
-    /// [`Error::ConnectionLost`] if the connection was lost in the meantime; what was written
-    /// before may be lost then, if the target lost its memory. Others as [`Namespace::read`].
+    /// [`Error::ConnectionLost`] if the connection was lost in the meantime, or there is none; what was
+    /// written before may be lost then, if the target lost its memory. Others as [`Namespace::read`].
     pub fn flush(&self) -> Result<()> {
         let operation = self.geometry.without_data(Kind::Flush, 0, 0, BlockFlags::empty())?;
         self.inner.run(operation, None, None)

@@ -205,9 +205,12 @@ impl Shared {
         }
     }
 
-    /// Numbers what was opened.
-    pub(crate) fn number_opening(&self, opened: Opened) -> Opened {
-        self.state().openings.number(opened)
+    /// Numbers what was opened through an association, if that is still live. The next one looks at the openings that
+    /// there are by then, so that one that came later would never be looked at.
+    pub(crate) fn number_opening(&self, association: u64, opened: Opened) -> Option<Opened> {
+        let mut state = self.state();
+        let is_live = self.liveness() == Liveness::Live(association);
+        is_live.then(|| state.openings.number(opened))
     }
 
     /// The namespaces that were opened.
@@ -218,6 +221,11 @@ impl Shared {
     /// The openings of a namespace that do not fit what it is now.
     pub(crate) fn stale_openings(&self, namespace: u32, now: Option<&Opened>) -> Vec<u32> {
         self.state().openings.stale(namespace, now)
+    }
+
+    /// How many associations there were, the latest one included.
+    pub(crate) fn associations(&self) -> u64 {
+        self.state().latest
     }
 
     /// How many queues the latest association has.
@@ -306,10 +314,7 @@ impl Shared {
     ) -> Result<T> {
         let mut guard = self.admin();
         let (Liveness::Live(association), Some(admin)) = (self.liveness(), guard.as_mut()) else {
-            return Err(match self.liveness() {
-                Liveness::Over => Error::Disconnected { cause: self.cause() },
-                _ => Error::ConnectionLost { operation, cause: self.cause() },
-            });
+            return Err(self.no_association(operation));
         };
         match work(admin) {
             Err(error) if error.is_connection() => {
@@ -320,6 +325,16 @@ impl Shared {
                 Err(Error::ConnectionLost { operation, cause: self.cause() })
             }
             other => other,
+        }
+    }
+
+    /// What to say of something that needs an association that is live.
+    pub(crate) fn no_association(&self, operation: &'static str) -> Error {
+        match self.liveness() {
+            Liveness::Over => Error::Disconnected { cause: self.cause() },
+            Liveness::Live(_) | Liveness::Waiting => {
+                Error::ConnectionLost { operation, cause: self.cause() }
+            }
         }
     }
 
@@ -335,6 +350,9 @@ mod tests {
     use crate::{
         Host, association,
         fake::{FakeTarget, subsystem},
+        wire::{
+            admin::IdentifyStructure, block_format::ProtectionType, identify::OptionalCommands,
+        },
     };
 
     fn connected(target: &FakeTarget) -> (Shared, impl Fn() -> Association) {
@@ -373,6 +391,27 @@ mod tests {
         assert_eq!(shared.take_aborts(), []);
         assert!(matches!(shared.take_channel(0, 1), Taken::Outdated));
         assert!(matches!(shared.take_channel(0, 2), Taken::Channel(_)));
+    }
+
+    #[test]
+    fn a_namespace_that_was_opened_through_a_lost_association_is_not_taken_for_one_of_the_next() {
+        let target = FakeTarget::new(16);
+        let (shared, establish) = connected(&target);
+        let page = crate::fake::namespace(16, 9, 0, ProtectionType::NONE).to_bytes();
+        let opened = Opened::read(1, OptionalCommands(0), &shared.limits(), |_, structure| {
+            Ok(match structure {
+                IdentifyStructure::NAMESPACE => page.clone(),
+                _ => vec![0; 4096],
+            })
+        })
+        .unwrap();
+        assert!(shared.number_opening(1, opened.clone()).is_some());
+        shared.lose(1, Error::Closed);
+        assert!(shared.number_opening(1, opened.clone()).is_none());
+        shared.revive(establish(), Vec::new());
+        assert!(shared.number_opening(1, opened.clone()).is_none());
+        assert!(shared.number_opening(2, opened).is_some());
+        assert_eq!(shared.associations(), 2);
     }
 
     #[test]

@@ -70,6 +70,45 @@ fn a_write_of_unknown_outcome_is_not_carried_out_twice() {
 }
 
 #[test]
+fn a_flush_does_not_speak_for_what_another_connection_acknowledged() {
+    let target = FakeTarget::new(16);
+    let controller = connect(&target, options().io_queues(1).queue_entries(2)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let mut queue = controller.take_queue().unwrap();
+    let block = || controller.allocate(512).unwrap();
+    let end = |queue: &mut crate::IoQueue<crate::Buffer>| {
+        queue.wait(Duration::from_secs(20)).unwrap().result
+    };
+    queue.submit(Request::write(&namespace, 0, block())).unwrap();
+    end(&mut queue).unwrap();
+    assert_eq!(controller.connections(), 1);
+    // One flush waits behind a read when the connection is lost, and one is submitted while there is none.
+    target.misbehave([Misbehaviour::Silence]);
+    queue.submit(Request::read(&namespace, 0, block())).unwrap();
+    let waiting = queue.submit(Request::flush(&namespace)).unwrap();
+    assert!(queue.poll().is_none());
+    target.go_away();
+    let started = Instant::now();
+    while controller.is_connected() {
+        assert!(queue.poll().is_none() && started.elapsed() < Duration::from_secs(20));
+    }
+    let late = queue.submit(Request::flush(&namespace)).unwrap();
+    target.lock().is_away = false;
+    for _ in 0..3 {
+        let finished = queue.wait(Duration::from_secs(20)).unwrap();
+        if [waiting, late].contains(&finished.ticket) {
+            let error = finished.result.unwrap_err();
+            assert!(matches!(error, Error::ConnectionLost { operation: "flush", .. }), "{error}");
+        } else {
+            finished.result.unwrap();
+        }
+    }
+    assert_eq!((target.count(Opcode::FLUSH), controller.connections()), (0, 2));
+    queue.submit(Request::flush(&namespace)).unwrap();
+    end(&mut queue).unwrap();
+}
+
+#[test]
 fn writes_are_sent_again_if_the_user_says_so() {
     let target = FakeTarget::new(16);
     let controller = connect(&target, options().retry_writes(true)).unwrap();
