@@ -13,7 +13,7 @@ use crate::{
     wire::{
         admin::{self, IDENTIFY_BYTES, IdentifyStructure},
         fabrics::{self, ConnectData},
-        features::{EventConfiguration, Feature, QueueCounts, set_feature},
+        features::{EventConfiguration, Feature, HostBehavior, QueueCounts, set_feature},
         identify::IdentifyController,
         property::{Capabilities, Configuration, ControllerStatus, Property, Version},
     },
@@ -104,6 +104,7 @@ pub(crate) fn establish(
         });
     }
     let limits = limits(controller_id, version, capabilities, &identify, options);
+    allow_retry_delays(transport, &mut admin, &identify)?;
     start_signs_of_life(&mut admin, &identify, options.keep_alive)?;
 
     let channels = match identify.controller_type {
@@ -182,10 +183,33 @@ fn limits(
         queue_entries: options.queue_entries.min(most_entries).min(outstanding).max(2),
         page_size: capabilities.min_page_size(),
         dword_aligned: identify.sgl_support.needs_dword_alignment(),
-        retry_delays: identify
-            .retry_delays
-            .map(|units| Duration::from_millis(100).saturating_mul(u32::from(units))),
+        // Up to hours can be asked for; a request that may be sent again is, within its own time.
+        retry_delays: identify.retry_delays.map(|units| {
+            let delay = Duration::from_millis(100).saturating_mul(u32::from(units));
+            delay.min(options.command_timeout)
+        }),
     }
+}
+
+/// Lets statuses ask for a delay before a retry. A controller that has delays names none before it knows that the host keeps
+/// them.
+fn allow_retry_delays(
+    transport: &dyn Transport,
+    admin: &mut SyncQueue,
+    identify: &IdentifyController,
+) -> Result<()> {
+    if identify.retry_delays == [0; 3] {
+        return Ok(());
+    }
+    let buffer = transport.allocate(HostBehavior::BYTES)?;
+    buffer.write_at(0, &HostBehavior { retry_delays: true }.to_bytes())?;
+    let command = set_feature(Feature::HOST_BEHAVIOR_SUPPORT, 0)
+        .data(session::descriptor(&buffer, HostBehavior::BYTES));
+    let status = admin.complete("set host behavior support", command)?.status;
+    if !status.is_success() {
+        log::info!("the controller will not ask for delays before retries: {status}");
+    }
+    Ok(())
 }
 
 /// Turns on events and keep-alives, as far as the controller has them.

@@ -34,7 +34,7 @@ use crate::{
         command::Opcode,
         discovery::{DiscoveryEntry, DiscoveryHeader},
         fabrics::{self, Connect, ConnectData, ConnectResult, FabricsType},
-        features::{Feature, QueueCounts},
+        features::{Feature, HostBehavior, QueueCounts},
         identify::IdentifyController,
         identify_namespace::{
             IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
@@ -98,6 +98,8 @@ pub(crate) struct Target {
     pub(crate) keep_alives: usize,
     /// How keep-alives end; nothing for no answer.
     pub(crate) keep_alive_status: Option<Status>,
+    /// Whether the host keeps delays that a status asks for.
+    pub(crate) keeps_delays: bool,
     /// Whether Identify commands are answered.
     pub(crate) identifies: bool,
     /// Whether memory can be registered.
@@ -135,6 +137,7 @@ impl FakeTarget {
             in_capsule_bytes: 0,
             keep_alives: 0,
             keep_alive_status: Some(Status::SUCCESS),
+            keeps_delays: false,
             identifies: true,
             registers: true,
             most_in_flight: 0,
@@ -266,7 +269,12 @@ impl Target {
         match misbehaviour {
             Some(Misbehaviour::CutBefore) => return link.cut(),
             Some(Misbehaviour::Silence) => return link.state.lock().unwrap().silent.push(id),
-            Some(Misbehaviour::Refuse(status)) => return link.respond(id, 0, status),
+            Some(Misbehaviour::Refuse(status)) if self.keeps_delays => {
+                return link.respond(id, 0, status);
+            }
+            Some(Misbehaviour::Refuse(status)) => {
+                return link.respond(id, 0, without_delay(status));
+            }
             _ => {}
         }
         let status = self.execute(link, command, data).err().unwrap_or(Status::SUCCESS);
@@ -480,6 +488,11 @@ impl Target {
                 let feature = Feature(command.command_dword(10).to_le_bytes()[0]);
                 if feature == Feature::NUMBER_OF_QUEUES {
                     Ok(u64::from(QueueCounts::both(self.queues).to_dword()))
+                } else if feature == Feature::HOST_BEHAVIOR_SUPPORT {
+                    self.get(link, command, data, HostBehavior::BYTES).map(|behavior| {
+                        self.keeps_delays = HostBehavior::parse(&behavior).unwrap().retry_delays;
+                        0
+                    })
                 } else {
                     Ok(0)
                 }
@@ -614,6 +627,11 @@ impl Target {
         }
         log
     }
+}
+
+/// The status for a host that does not keep delays.
+fn without_delay(status: Status) -> Status {
+    Status::from_completion_field(status.to_completion_field() & !(3 << 12))
 }
 
 /// The name of the subsystem.

@@ -1,6 +1,6 @@
 //! What commands ask for, and how they may end.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::{connect, options, transferring::pattern};
 use crate::{
@@ -84,6 +84,27 @@ fn a_passing_condition_is_waited_out_and_a_lasting_one_is_not() {
     assert_eq!(target.count(Opcode::WRITE), 4);
     target.misbehave([Misbehaviour::Refuse(not_ready); 4]);
     assert_eq!(namespace.write(0, &block).unwrap_err().status(), Some(not_ready));
+}
+
+#[test]
+fn a_status_that_asks_for_a_delay_is_given_it() {
+    let target = FakeTarget::new(16);
+    target.lock().identify.retry_delays = [1, 3, u16::MAX];
+    let controller = connect(&target, options()).unwrap();
+    assert!(target.lock().keeps_delays);
+    let namespace = controller.namespace(1).unwrap();
+    let block = controller.allocate(512).unwrap();
+    let not_ready = Status::new(StatusType::GENERIC, 0x82).to_completion_field();
+    // The last one of hours is cut to the time of a command, here 400 ms.
+    for (index, least) in [(1, 100), (2, 300), (3, 400)] {
+        let status = Status::from_completion_field(not_ready | index << 12);
+        assert_eq!(u16::from(status.retry_delay_index()), index);
+        target.misbehave([Misbehaviour::Refuse(status)]);
+        let started = Instant::now();
+        namespace.write(0, &block).unwrap();
+        assert!(started.elapsed() >= Duration::from_millis(least));
+        assert!(started.elapsed() < Duration::from_secs(60));
+    }
 }
 
 #[test]

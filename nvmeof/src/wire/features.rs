@@ -2,7 +2,11 @@
 
 use bitflags::bitflags;
 
-use super::command::{Command, Opcode};
+use super::{
+    command::{Command, Opcode},
+    fields::Fields,
+};
+use crate::Result;
 
 /// A feature by its identifier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,6 +21,8 @@ impl Feature {
     pub const ASYNCHRONOUS_EVENT_CONFIGURATION: Self = Self(0x0b);
     /// The keep-alive time in milliseconds.
     pub const KEEP_ALIVE_TIMER: Self = Self(0x0f);
+    /// What the host can deal with; the data is a [`HostBehavior`].
+    pub const HOST_BEHAVIOR_SUPPORT: Self = Self(0x16);
 }
 
 /// Get Features: the current value comes back in dword 0.
@@ -29,6 +35,36 @@ pub fn get_feature(feature: Feature) -> Command {
 #[must_use]
 pub fn set_feature(feature: Feature, value: u32) -> Command {
     Command::new(Opcode::SET_FEATURES).dword(10, u32::from(feature.0)).dword(11, value)
+}
+
+/// What the host can deal with: the data of the Host Behavior Support feature.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostBehavior {
+    /// Statuses may name a delay before the command is sent again.
+    pub retry_delays: bool,
+}
+
+impl HostBehavior {
+    /// The size on the wire.
+    pub const BYTES: usize = 512;
+
+    /// The data as it is sent; what else a controller may do is not allowed to it.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[0] = u8::from(self.retry_delays);
+        bytes
+    }
+
+    /// Reads the data as a controller receives it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Short`](crate::Error::Short) with fewer than 512 bytes.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let fields = Fields::new(bytes, Self::BYTES, "host behavior support")?;
+        Ok(Self { retry_delays: fields.u8(0) & 1 != 0 })
+    }
 }
 
 /// How many I/O submission and completion queues there are, both at least 1.
@@ -94,6 +130,15 @@ mod tests {
         assert_eq!(QueueCounts::both(8).to_dword(), 0x0007_0007);
         assert_eq!(QueueCounts::from_dword(0x0001_0007).pairs(), 2);
         assert_eq!(QueueCounts::from_dword(u32::MAX).pairs(), 65_536);
+    }
+
+    #[test]
+    fn the_behavior_of_a_host_survives_the_round_trip() {
+        for retry_delays in [false, true] {
+            let behavior = HostBehavior { retry_delays };
+            assert_eq!(HostBehavior::parse(&behavior.to_bytes()).unwrap(), behavior);
+        }
+        HostBehavior::parse(&[0; 511]).unwrap_err();
     }
 
     #[test]
