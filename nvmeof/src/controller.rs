@@ -12,6 +12,7 @@ use crate::{
     Buffer, Error, Host, IoQueue, Memory, Namespace, Nqn, Options, Result, address,
     association::{self, Association},
     engine::Engine,
+    error::Whole,
     namespace::Opened,
     pool::{Pool, no_queues},
     rdma::{DATA_ACCESS, Rdma, transport_error},
@@ -417,7 +418,7 @@ fn keep(shared: &Shared) {
     if let Some(mut admin) = shared.admin().take()
         && let Err(error) = association::shut_down(&mut admin, page_size, SHUTDOWN)
     {
-        log::debug!("the controller was not shut down: {error}");
+        log::debug!("the controller was not shut down: {}", Whole(&error));
     }
 }
 
@@ -477,7 +478,7 @@ fn reconnect(shared: &Shared) {
             }
             Err(error) => {
                 failed_attempts += 1;
-                log::info!("attempt {failed_attempts} to reconnect failed: {error}");
+                log::info!("attempt {failed_attempts} to reconnect failed: {}", Whole(&error));
                 let is_final =
                     matches!(error, Error::Authentication { .. } | Error::AuthenticationRequired);
                 shared.note_failure(error);

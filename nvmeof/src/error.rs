@@ -1,6 +1,6 @@
 //! What can go wrong, with the numbers and, where there is one, the remedy.
 
-use std::{io, path::PathBuf, sync::Arc, time::Duration};
+use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
 
 use crate::{
     status::{CommandSet, Status},
@@ -256,6 +256,18 @@ pub enum Error {
     },
 }
 
+/// An error and all that caused it, as the log has them: messages do not repeat their cause.
+pub(crate) struct Whole<'e>(pub(crate) &'e Error);
+
+impl fmt::Display for Whole<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first: &dyn std::error::Error = self.0;
+        write!(f, "{first}")?;
+        std::iter::successors(first.source(), |error| error.source())
+            .try_for_each(|cause| write!(f, ": {cause}"))
+    }
+}
+
 /// How a target broke the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -314,5 +326,21 @@ impl Error {
                 | Self::LostWhileAuthenticating { .. }
                 | Self::Disconnected { .. }
         )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_has_the_whole_chain_of_causes() {
+        let source = "the target has ended the connection".into();
+        let cause = Arc::new(Error::Transport { operation: "reading", queue: 2, source });
+        let error = Error::ConnectionLost { operation: "flush", cause };
+        assert_eq!(
+            Whole(&error).to_string(),
+            "the connection was lost during flush: reading failed on queue 2: the target has ended the connection"
+        );
     }
 }

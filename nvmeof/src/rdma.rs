@@ -19,6 +19,7 @@ use ibverbs::{
 
 use crate::{
     Buffer, Error, Memory, Options, Result,
+    error::Whole,
     memory::{HostMemory, check_registration},
     rdma_channel::{Link, RdmaChannel},
     transport::{Channel, ChannelParameters, Transport},
@@ -157,7 +158,8 @@ impl Transport for Rdma {
             match self.open_at(*address, parameters) {
                 Ok(channel) => return Ok(channel),
                 Err(error) => {
-                    log::debug!("queue {} cannot reach {address}: {error}", parameters.queue);
+                    let queue = parameters.queue;
+                    log::debug!("queue {queue} cannot reach {address}: {}", Whole(&error));
                     last = Some(error);
                 }
             }
@@ -249,7 +251,7 @@ fn check_accept(private_data: &[u8], entries: u16) -> Result<()> {
             structure: "connection accept",
             field: "controller receive queue size",
             found: u64::from(accept.controller_receives),
-            rule: "is less than the commands that were asked for",
+            rule: "is less than the commands that were asked for; ask for fewer with Options::queue_entries",
         });
     }
     Ok(())

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use crate::{
     Buffer, CommandSet, Error, Host, Memory, Nqn, Result, Secret, Violation,
     auth::Exchange,
+    error::Whole,
     status::{Status, StatusType},
     sync_queue::SyncQueue,
     transport::{ChannelParameters, Transport},
@@ -113,7 +114,7 @@ fn authenticate(
             // The target may have closed the connection already; the reason matters more.
             let told = send(queue, &buffer, &failure2(transaction, reason));
             if let Err(error) = told {
-                log::debug!("the target was not told that authentication failed: {error}");
+                log::debug!("the target was not told of the failure: {}", Whole(&error));
             }
             Err(Error::Authentication { reason })
         }

@@ -17,6 +17,7 @@ use std::{
 use crate::{
     Error, Options, Result,
     association::{Association, Limits},
+    error::Whole,
     namespace::{Opened, Openings},
     session::Identity,
     sync_queue::SyncQueue,
@@ -141,7 +142,7 @@ impl Shared {
         let mut state = self.state();
         let lost = self.live.compare_exchange(association, 0, Ordering::AcqRel, Ordering::Acquire);
         if lost.is_ok() {
-            log::warn!("association {association} is lost: {cause}");
+            log::warn!("association {association} is lost: {}", Whole(&cause));
             state.cause = Arc::new(cause);
             state.aborts.clear();
             self.changed.notify_all();
