@@ -6,11 +6,13 @@ mod backend;
 #[expect(dead_code, reason = "these need few of the tools")]
 mod support;
 
+use std::sync::Arc;
+
 use efa::{
     EfaCapabilities, Error, Srd, VendorStatus,
     ibverbs::{Access, Operations, RecvWr, RemoteKey, RemoteMemory, SendWr},
 };
-use support::{Both, Lane, has_devices, pattern};
+use support::{Both, Lane, has_devices, pattern, told};
 
 #[test]
 fn writes_are_refused_before_anything_is_called_and_sends_go() {
@@ -40,6 +42,28 @@ fn writes_are_refused_before_anything_is_called_and_sends_go() {
     both.near.successes(1);
     both.far.successes(1);
     assert_eq!(target.into_buffer().unwrap(), pattern(1, 5000));
+}
+
+#[test]
+fn a_poller_of_an_old_library_tells_what_that_knows() {
+    if !has_devices(2) {
+        return;
+    }
+    let far = Lane::open(1);
+    // Not the first queue of the device, whose number is zero: rdma-core 44 has that where later releases tell of
+    // unsolicited writes.
+    let queue = efa::completion_queue(&far.context, 16).create().unwrap();
+    let far = Lane { queue: Arc::new(queue), ..far };
+    let both = Both::between(Lane::open(0), far, |builder| builder);
+    let source = both.near.memory_with(pattern(1, 64), Access::LOCAL_WRITE);
+    let target = both.far.memory_with(vec![0; 64], Access::LOCAL_WRITE);
+    both.far_pair.post_receive(&mut [RecvWr::to(1, target.segment(..).unwrap())]).unwrap();
+    let (bytes, to) = (source.segment(..).unwrap(), both.to_far.destination());
+    both.near_pair.post_send(&mut [SendWr::<Srd>::send_with_imm_to(bytes, to, 1)]).unwrap();
+    both.near.successes(1);
+    let completion = told(&both.far.queue);
+    assert_eq!(completion.outcome().unwrap().immediate(), Some(1));
+    assert_eq!(completion.is_unsolicited(), None);
 }
 
 #[test]

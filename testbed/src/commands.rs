@@ -83,7 +83,7 @@ fn usual_machine(
     if let Some(memory) = memory {
         machine.memory = memory;
     }
-    machine.shares.extend(options.libraries(cache)?);
+    machine.shares.extend(options.libraries(cache)?.into_iter().map(|(_, folder)| folder));
     if let Some(efa) = Efa::prepare(options, cache, workspace, prepared)? {
         efa.equip(&mut machine)?;
     }

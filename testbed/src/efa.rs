@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::machine::{Machine, RUN_FOLDER_OF_QEMU};
 use crate::prepare::Prepared;
 use crate::process::read_lossy;
-use crate::rdma_core::newest_libraries;
+use crate::rdma_core::Release;
 use crate::workspace::Workspace;
 
 pub(crate) use model::Model;
@@ -33,8 +33,9 @@ const PAIR_TEST_PREFIX: &str = "kernel_efa_pair_";
 /// Devices of a guest unless another number is asked for.
 const DEFAULT_DEVICES: u8 = 4;
 
-/// What a test program's file says to have it run on the newest rdma-core as well.
+/// What a test program's file says to have it run on the newest rdma-core as well, and on the oldest.
 const NEWEST_RDMA_CORE: &str = "--newest-rdma-core";
+const OLDEST_RDMA_CORE: &str = "--oldest-rdma-core";
 
 /// What it says if the kernel is of no more use afterwards.
 const BREAKS_KERNEL: &str = "--leaves-the-kernel-broken";
@@ -63,6 +64,10 @@ pub(crate) struct Options {
     #[arg(long)]
     newest_rdma_core: bool,
 
+    /// Run on the oldest rdma-core that is tested instead of the one of the guest's root; fetched once.
+    #[arg(long, conflicts_with = "newest_rdma_core")]
+    oldest_rdma_core: bool,
+
     /// Whether a test leaves a kernel behind that must not be asked anything.
     #[arg(skip)]
     pub(crate) breaks_kernel: bool,
@@ -73,8 +78,8 @@ impl Options {
     ///
     /// The file beside it that is named like it, with the extension `efa`, holds the options of its
     /// device model, in words; `#` begins a comment. With the word `--newest-rdma-core` there the program is run on
-    /// the newest rdma-core too, and after one with the word `--leaves-the-kernel-broken` its guest is given up
-    /// and not looked at.
+    /// the newest rdma-core too, with `--oldest-rdma-core` on the oldest, and after one with the word
+    /// `--leaves-the-kernel-broken` its guest is given up and not looked at.
     pub(crate) fn of_test(name: &str, folder: &Path) -> Self {
         if !name.starts_with(TEST_PREFIX) {
             return Self::default();
@@ -89,8 +94,10 @@ impl Options {
             model_options.len() < before
         };
         let newest_rdma_core = take(NEWEST_RDMA_CORE);
+        let oldest_rdma_core = take(OLDEST_RDMA_CORE);
         let breaks_kernel = take(BREAKS_KERNEL);
-        Self { devices: Some(DEFAULT_DEVICES), model_options, newest_rdma_core, breaks_kernel }
+        let devices = Some(DEFAULT_DEVICES);
+        Self { devices, model_options, newest_rdma_core, oldest_rdma_core, breaks_kernel }
     }
 
     /// Whether a test program needs two machines, one for each of two ranks.
@@ -98,9 +105,14 @@ impl Options {
         name.starts_with(PAIR_TEST_PREFIX)
     }
 
-    /// The folder with the newest rdma-core, if that is wanted; the guest must be given it.
-    pub(crate) fn libraries(&self, cache: &Cache) -> Result<Option<PathBuf>> {
-        self.newest_rdma_core.then(|| newest_libraries(cache)).transpose()
+    /// The releases of rdma-core that are wanted beside that of the guest's root, or instead of it, and the folders with their
+    /// libraries; the guest must be given these.
+    pub(crate) fn libraries(&self, cache: &Cache) -> Result<Vec<(Release, PathBuf)>> {
+        [(self.oldest_rdma_core, Release::Oldest), (self.newest_rdma_core, Release::Newest)]
+            .into_iter()
+            .filter(|(is_wanted, _)| *is_wanted)
+            .map(|(_, release)| Ok((release, release.libraries(cache)?)))
+            .collect()
     }
 
     /// So many devices.
@@ -214,7 +226,7 @@ mod tests {
         let file = folder.join("tests/kernel_efa_rnr.efa");
         std::fs::write(
             file,
-            "--rnr-every 3 # often\n--newest-rdma-core --seed=7\n--leaves-the-kernel-broken",
+            "--rnr-every 3 # often\n--newest-rdma-core --seed=7\n--leaves-the-kernel-broken\n--oldest-rdma-core",
         )
         .unwrap();
         assert_eq!(Options::of_test("kernel_rc", &folder), Options::default());
@@ -222,7 +234,7 @@ mod tests {
         assert_eq!((plain.wanted(), plain.newest_rdma_core), (Some(4), false));
         let options = Options::of_test("kernel_efa_rnr", &folder);
         assert_eq!(options.model_options, ["--rnr-every", "3", "--seed=7"]);
-        assert!(options.newest_rdma_core && options.breaks_kernel);
+        assert!(options.newest_rdma_core && options.oldest_rdma_core && options.breaks_kernel);
         std::fs::remove_dir_all(folder).unwrap();
     }
 

@@ -37,6 +37,12 @@ pub(crate) fn include_folders(cache: &Cache) -> Result<Vec<PathBuf>> {
     SUITES.into_iter().map(|suite| Ok(packages_of(suite, cache)?.join("usr/include"))).collect()
 }
 
+/// The folder in which the packages of the oldest release lie unpacked. Fetches them when needed.
+pub(crate) fn oldest_packages(cache: &Cache) -> Result<PathBuf> {
+    let [oldest, ..] = SUITES;
+    packages_of(oldest, cache)
+}
+
 /// The folder in which the packages of the newest release lie unpacked. Fetches them when needed.
 pub(crate) fn newest_packages(cache: &Cache) -> Result<PathBuf> {
     let [.., newest] = SUITES;

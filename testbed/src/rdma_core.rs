@@ -1,4 +1,4 @@
-//! The newest rdma-core, for programs of a guest whose root has an older one.
+//! The oldest and the newest rdma-core, for programs of a guest whose root has one between them.
 
 use std::path::{Path, PathBuf};
 
@@ -6,7 +6,7 @@ use crate::cache::Cache;
 use crate::channel::Job;
 use crate::commands::set;
 use crate::error::Result;
-use crate::headers::newest_packages;
+use crate::headers::{newest_packages, oldest_packages};
 
 /// Where Debian's packages have their libraries.
 const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
@@ -14,9 +14,30 @@ const LIBRARIES: &str = "usr/lib/x86_64-linux-gnu";
 /// The providers that a guest has devices for, by the names under which libibverbs looks for them.
 const PROVIDERS: [&str; 2] = ["efa", "rxe"];
 
-/// The folder with the newest libraries, which a guest must be given to use them. Fetches them when needed.
-pub(crate) fn newest_libraries(cache: &Cache) -> Result<PathBuf> {
-    Ok(newest_packages(cache)?.join(LIBRARIES))
+/// A release that is not the one of the guest's root.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Release {
+    Oldest,
+    Newest,
+}
+
+impl Release {
+    /// As titles have it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Oldest => "oldest rdma-core",
+            Self::Newest => "newest rdma-core",
+        }
+    }
+
+    /// The folder with its libraries, which a guest must be given to use them. Fetches them when needed.
+    pub(crate) fn libraries(self, cache: &Cache) -> Result<PathBuf> {
+        let packages = match self {
+            Self::Oldest => oldest_packages(cache),
+            Self::Newest => newest_packages(cache),
+        };
+        Ok(packages?.join(LIBRARIES))
+    }
 }
 
 /// Makes a job use the libraries in `folder` and not those of the guest's root.

@@ -59,7 +59,7 @@ impl Options {
     fn job(&self, cache: &Cache) -> Result<Job> {
         let mut job = job(self.command.clone());
         self.efa.announce(&mut job);
-        if let Some(folder) = self.efa.libraries(cache)? {
+        for (_, folder) in self.efa.libraries(cache)? {
             use_libraries(&folder, &mut job);
         }
         for (name, value) in &self.environment {

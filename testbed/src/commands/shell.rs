@@ -50,7 +50,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
     }
     set(&mut shell, "TERM", &std::env::var("TERM").unwrap_or_else(|_| "linux".into()));
     options.efa.announce(&mut shell);
-    if let Some(folder) = options.efa.libraries(&cache)? {
+    for (_, folder) in options.efa.libraries(&cache)? {
         use_libraries(&folder, &mut shell);
     }
     let size = window_size();

@@ -1,6 +1,6 @@
 //! Tests in the guest, and the look at its kernel after each of them.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use crate::commands::{as_rank, boot_pair, boot_with_efa, job, set};
 use crate::efa;
 use crate::error::{Result, chain};
 use crate::machine::Place;
-use crate::rdma_core::use_libraries;
+use crate::rdma_core::{Release, use_libraries};
 use crate::vm::{Finished, Guest, Limits};
 use crate::workspace::Program;
 
@@ -35,8 +35,8 @@ pub(super) fn run_programs(
         let needs = Needs::of(plan, program);
         let mut libraries = vec![None];
         match needs.efa.libraries(cache) {
-            Ok(newest) => libraries.extend(newest.map(Some)),
-            Err(error) => board.trouble("the newest rdma-core", &chain(&error)),
+            Ok(others) => libraries.extend(others.into_iter().map(Some)),
+            Err(error) => board.trouble("another rdma-core", &chain(&error)),
         }
         for libraries in libraries {
             let watched = match kept.take().filter(|watched| watched.needs == needs) {
@@ -52,7 +52,7 @@ pub(super) fn run_programs(
                     }
                 },
             };
-            kept = run_program(plan, program, libraries.as_deref(), watched, board);
+            kept = run_program(plan, program, libraries.as_ref(), watched, board);
         }
     }
 }
@@ -80,7 +80,7 @@ impl Needs {
 fn run_program(
     plan: &Plan<'_>,
     program: &Program,
-    libraries: Option<&Path>,
+    libraries: Option<&(Release, PathBuf)>,
     mut watched: Watched,
     board: &mut Board,
 ) -> Option<Watched> {
@@ -90,8 +90,10 @@ fn run_program(
             true => format!("in guest {rank} of two"),
             false => "in the guest".into(),
         };
-        let with = if libraries.is_some() { ", newest rdma-core" } else { "" };
-        format!("{title} ({place}{with})")
+        match libraries {
+            Some((release, _)) => format!("{title} ({place}, {})", release.name()),
+            None => format!("{title} ({place})"),
+        }
     };
     let titles: Vec<_> = (0..watched.guests.len()).map(title).collect();
     let limits = Limits { total: plan.timeout, silence: SILENCE };
@@ -99,7 +101,7 @@ fn run_program(
         let mut running = Vec::new();
         for (rank, guest) in watched.guests.iter_mut().enumerate() {
             let mut job = test_job(plan, program, &watched.needs.efa);
-            if let Some(folder) = libraries {
+            if let Some((_, folder)) = libraries {
                 use_libraries(folder, &mut job);
             }
             if watched.needs.pair {
