@@ -11,6 +11,7 @@ use ibverbs::{
 use serde_json::{Value, json};
 
 use super::{
+    bell::Bell,
     measure,
     memory::{Layout, Memory},
     options::{Metric, Options, Transport, Verb},
@@ -100,6 +101,16 @@ fn find(
     Ok((first, stands_in))
 }
 
+/// Looks whether there is a device for a rank that was started by hand, so that nobody waits for the other one in vain.
+pub(crate) fn look_for_device(options: &Options) -> Result<(), AnyError> {
+    let selector = selector(options)?;
+    if selector == DeviceSelector::named(SOFTWARE) {
+        return Err("a device in software serves both sides in one process: leave HOST out".into());
+    }
+    ibverbs::devices()?.select(&selector)?;
+    Ok(())
+}
+
 /// What `-d`, `-i` and `-x` say, or else the environment.
 fn selector(options: &Options) -> Result<DeviceSelector, AnyError> {
     let mut selector = match &options.device {
@@ -162,8 +173,16 @@ impl Session<'_> {
         let longest = sizes.iter().max().copied().unwrap_or(1);
         let lanes = plan.lanes as usize;
         let domain = context.allocate_protection_domain()?;
-        let sends = context.create_completion_queue(plan.lanes * (plan.tx_depth + SPARE_SENDS))?;
-        let receives = context.create_completion_queue(plan.lanes * plan.rx_depth)?;
+        let channel = plan.events.then(|| context.create_completion_channel()).transpose()?;
+        let queue = |capacity| {
+            let builder = context.completion_queue(capacity);
+            match &channel {
+                Some(channel) => builder.channel(channel).create(),
+                None => builder.create(),
+            }
+        };
+        let sends = queue(plan.lanes * (plan.tx_depth + SPARE_SENDS))?;
+        let receives = queue(plan.lanes * plan.rx_depth)?;
         let layout = Layout::new(lanes, longest)?;
         let mut memory = Memory::new(&domain, layout.total(), self.access(), plan.gpu)?;
         let control_access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -214,6 +233,7 @@ impl Session<'_> {
             inline: setup.inline as usize,
             initiator,
             yields: self.kind != DeviceKind::Hardware || processors() < 3,
+            bell: channel.as_ref().map(|channel| Bell::new(channel, &sends, &receives)),
             progress: &progress,
             pings: Cell::new(0),
             atomics: Cell::new(0),
@@ -408,6 +428,7 @@ impl Session<'_> {
                 "cq_mod": plan.cq_mod,
                 "inline": inline,
                 "bidirectional": plan.bidirectional,
+                "events": plan.events,
                 "verify": plan.verify,
                 "memory": if plan.gpu.is_some() { "gpu" } else { "host" },
                 "launcher": self.world.launcher().to_string(),
