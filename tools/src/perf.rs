@@ -3,6 +3,7 @@
 mod bandwidth;
 mod bell;
 mod clock;
+mod device;
 mod flow;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -40,7 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, AnyError> {
     } else if options.host.is_none() && (options.loopback || wants_threads(options)?) {
         launch(2, rank)?;
     } else {
-        session::look_for_device(options)?;
+        device::look_for(options)?;
         let port = options.port;
         if options.host.is_none() {
             output::note(&format!(
