@@ -121,6 +121,14 @@ fn people_get_a_table_a_warning_and_a_histogram() {
 }
 
 #[test]
+fn a_side_runs_on_the_processor_it_is_pinned_to() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let last = allowed.trim().rsplit([',', '-']).next().unwrap();
+    measured(&format!("write both -n 40 -s 8 --pin {last}"), &[8, 8]);
+}
+
+#[test]
 fn mistakes_are_told_with_a_remedy() {
     for (line, words) in [
         ("send bw -c UD -s 8192", "which has to fit the MTU: lower -s"),
