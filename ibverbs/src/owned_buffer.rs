@@ -56,6 +56,7 @@ impl<'a, B: HostBuffer> OwnedBuffer<'a, B> {
     /// `make` is the caller's code, and could post what it is given to another queue pair, whose request would then
     /// outlast this one. So it is given a segment of the right length that no device follows, and the part is put
     /// in its place when the request is back.
+    #[inline]
     pub(crate) fn request<T>(
         &self,
         range: impl RangeBounds<usize>,
