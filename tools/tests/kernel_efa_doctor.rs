@@ -1,9 +1,5 @@
 //! `rdma4rs doctor` beside EFA devices: the model under the unmodified driver.
-#![expect(
-    clippy::unwrap_used,
-    clippy::print_stdout,
-    reason = "helpers of tests stop the test, and a skipped test says so"
-)]
+#![expect(clippy::unwrap_used, reason = "helpers of tests stop the test")]
 
 use std::{env, fs, process::Command};
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 /// Where the kernel's files are.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Machine {
     root: PathBuf,
 }
@@ -78,11 +78,12 @@ impl Machine {
 
 #[cfg(test)]
 impl Machine {
-    /// A machine with nothing but these files; a value that begins with `->` is a link.
-    ///
-    /// The tree is made anew for each test, and stays for whoever wants to look at it.
+    /// What the folders of such machines begin with.
+    const MADE: &str = "rdma4rs-doctor-";
+
+    /// A machine with nothing but these files, until it is dropped; a value that begins with `->` is a link.
     pub(crate) fn made_of(test: &str, files: &[(&str, &str)]) -> Self {
-        let name = format!("rdma4rs-doctor-{}-{test}", std::process::id());
+        let name = format!("{}{}-{test}", Self::MADE, std::process::id());
         let machine = Self { root: std::env::temp_dir().join(name) };
         drop(fs::remove_dir_all(&machine.root));
         fs::create_dir_all(&machine.root).unwrap();
@@ -103,6 +104,15 @@ impl Machine {
                 std::os::unix::fs::symlink(target, path).unwrap();
             }
             None => fs::write(path, content).unwrap(),
+        }
+    }
+}
+
+#[cfg(test)]
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if name(&self.root).starts_with(Self::MADE) {
+            drop(fs::remove_dir_all(&self.root));
         }
     }
 }

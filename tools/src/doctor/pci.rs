@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_the_machine_does_not_tell_is_left_out_of_the_placement() {
-        let (_, path) =
+        let (_machine, path) =
             function("bare", &[("numa_node", "-1\n"), ("current_link_speed", "Unknown\n")]);
         assert_eq!(placement(&path), "PCI 0000:01:00.0");
         let files = [
@@ -257,7 +257,7 @@ mod tests {
             ("current_link_speed", "32.0 GT/s PCIe\n"),
             ("current_link_width", "16\n"),
         ];
-        let (_, path) = function("placed", &files);
+        let (_machine, path) = function("placed", &files);
         let expected = "PCI 0000:01:00.0, driver mlx5_core, NUMA node 1, 32.0 GT/s PCIe x16";
         assert_eq!(placement(&path), expected);
     }
