@@ -33,5 +33,5 @@ fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Perf(options) => perf::run(&options).map_err(|error| -> Box<dyn Error> { error }),
     };
-    result.unwrap_or_else(|error| output::failure(error.as_ref()))
+    output::conclude(result.unwrap_or_else(|error| output::failure(error.as_ref())))
 }
