@@ -193,7 +193,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     }
 
     /// Posts a request, whose buffer must then be [kept](Self::keep) before anything else happens.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post_request(&mut self, request: SendWr<'_, T>) -> Result<WorkId, RejectReason> {
         let sends = &self.work.sends;
         let id = sends.next().ok_or_else(|| RejectReason::full("sends in flight", sends.len()))?;
@@ -288,6 +288,7 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
     /// [`Error::Verb`] if the completion queue broke, [`Error::UnknownWork`] if the device reports a request that is not
     /// outstanding; the next call goes on behind that.
     #[doc(alias = "ibv_poll_cq")]
+    #[inline]
     pub fn poll(&mut self) -> Result<Option<Finished<'a, B>>> {
         let found = &mut *self.work.found;
         if found.next == found.filled {
@@ -406,6 +407,7 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
 }
 
 impl<'a, B: HostBuffer> Work<'a, B> {
+    #[inline(always)]
     fn take(&mut self) -> Result<Option<Finished<'a, B>>> {
         let found = &mut *self.found;
         let Some(completion) = found.slots[..found.filled].get(found.next) else { return Ok(None) };
