@@ -151,6 +151,7 @@ fn a_device_that_is_not_there_is_told_before_anybody_waits() {
         command.args(["perf", "write", "bw", "-p", "28371", "-d", "none_such"]).args(host);
         let text = failure("a side without device", &command.output().unwrap());
         assert!(!text.contains("waiting for"), "{text}");
+        assert!(text.contains("`rdma4rs doctor`"), "{text}");
     }
     let text = failure("software for one side", &run("write bw 127.0.0.1"));
     assert!(text.contains("leave HOST out"), "{text}");

@@ -76,8 +76,13 @@ pub(crate) fn look_for(options: &Options) -> Result<(), AnyError> {
     if selector == DeviceSelector::named(SOFTWARE) {
         return Err("a device in software serves both sides in one process: leave HOST out".into());
     }
-    ibverbs::devices()?.select(&selector)?;
-    Ok(())
+    match ibverbs::devices().and_then(|devices| devices.select(&selector)) {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            let chain = example_support::chain(&error);
+            Err(format!("{chain}; `rdma4rs doctor` says what is missing").into())
+        }
+    }
 }
 
 /// What `-d`, `-i` and `-x` say, or else the environment.
