@@ -236,10 +236,11 @@ fn bring_up<'a, T: EfaTransport>(
 ) -> Result<QueuePair<'a, T>> {
     if let Some(retries @ 8..) = receiver_not_ready_retries {
         return Err(ibverbs::Error::OutOfRange {
-            what: "receiver-not-ready retries",
+            what: "the number of receiver-not-ready retries",
             asked: retries.into(),
             minimum: 0,
             maximum: 7,
+            remedy: None,
         }
         .into());
     }

@@ -145,9 +145,12 @@ impl PageAligned {
     /// the memory is not there.
     pub fn new(length: usize) -> Result<Self> {
         let largest = isize::MAX.unsigned_abs() & !(Self::ALIGNMENT - 1);
-        Error::check("buffer length", length as u64, 1, largest as u64)?;
-        let layout = Layout::from_size_align(length, Self::ALIGNMENT)
-            .map_err(|_| Error::Invalid { what: "buffer length", remedy: "ask for less" })?;
+        Error::check("the length of a buffer", length as u64, 1, largest as u64)?;
+        let layout =
+            Layout::from_size_align(length, Self::ALIGNMENT).map_err(|_| Error::Invalid {
+                what: format!("a buffer of {length} bytes does not fit the address space").into(),
+                remedy: "ask for less",
+            })?;
         // SAFETY: the layout's size is not 0.
         let address = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(|| {
             Verb::new("aligned_alloc").error(io::Error::from_raw_os_error(libc::ENOMEM))
@@ -192,12 +195,17 @@ impl HugePages {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a length of 0 or a page that is not a power of two, [`Error::Verb`] with
-    /// `ENOMEM` if too few huge pages are set aside. See `mmap(2)`.
+    /// [`Error::OutOfRange`] for a length of 0, [`Error::Invalid`] for a page that is not a power of two, [`Error::Verb`]
+    /// with `ENOMEM` if too few huge pages are set aside. See `mmap(2)`.
     pub fn new(length: usize, page: usize) -> Result<Self> {
-        Error::check("huge page", page.is_power_of_two().into(), 1, 1)?;
+        if !page.is_power_of_two() {
+            return Err(Error::Invalid {
+                what: format!("no machine has huge pages of {page} bytes").into(),
+                remedy: "name the size that `grep Hugepagesize /proc/meminfo` says, usually 2 MiB",
+            });
+        }
         let largest = isize::MAX.unsigned_abs().saturating_sub(page);
-        Error::check("buffer length", length as u64, 1, largest as u64)?;
+        Error::check("the length of a buffer", length as u64, 1, largest as u64)?;
         let length = length.next_multiple_of(page);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
         let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -7,6 +7,7 @@ use std::{fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull};
 
 use crate::{
     Access, Buffer, Context, Error, MemoryRegion, Parent, ProtectionDomain, Region, Result, Verb,
+    memory_region::check_length,
 };
 
 /// Memory on the device: reached without crossing the bus, good for counters and small hot data.
@@ -104,7 +105,7 @@ impl<'a> MemoryRegion<'a, DeviceMemory<'a>> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the memory and the domain are of different contexts, [`Error::OutOfBounds`] if the range does not
+    /// [`Error::Invalid`] for an empty range, and if the memory and the domain are of different contexts, [`Error::OutOfBounds`] if the range does not
     /// lie inside, [`Error::Verb`] if the device refuses. See `ibv_reg_dm_mr(3)`.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
@@ -116,10 +117,12 @@ impl<'a> MemoryRegion<'a, DeviceMemory<'a>> {
         access.check_for_region()?;
         let length = range.end.saturating_sub(range.start);
         memory.check(range.start, length)?;
+        check_length(length)?;
         let domain = domain.into();
         if memory.context.as_raw() != domain.context().as_raw() {
             return Err(Error::Invalid {
-                what: "device memory and the domain to register it in are of different contexts",
+                what: "device memory and the domain to register it in are of different contexts"
+                    .into(),
                 remedy: "make both from one `Context`",
             });
         }

@@ -8,7 +8,7 @@
 //! destruction would wait for it (`rxe` waits a minute).
 #![expect(unsafe_code, reason = "owns an ibv_mw")]
 
-use std::{fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull};
+use std::{borrow::Cow, fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull};
 
 use crate::{
     Access, Connected, Error, Parent, PostError, ProtectionDomain, QueuePair, Region, RemoteKey,
@@ -182,14 +182,14 @@ impl Region {
     pub fn window(&self, range: impl RangeBounds<usize>, access: Access) -> Result<WindowPart<'_>> {
         if !self.access().contains(Access::WINDOW_BIND) {
             return Err(Error::Invalid {
-                what: "the region does not allow memory windows",
+                what: "the region does not allow memory windows".into(),
                 remedy: "register it with Access::WINDOW_BIND",
             });
         }
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if writes && !self.access().contains(Access::LOCAL_WRITE) {
             return Err(Error::Invalid {
-                what: "a window that peers write needs LOCAL_WRITE on its region",
+                what: "a window that peers write needs LOCAL_WRITE on its region".into(),
                 remedy: "register the region with Access::LOCAL_WRITE, or bind for reads only",
             });
         }
@@ -266,7 +266,7 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
     ) -> Result<RemoteMemory, PostError> {
         if part.length == 0 {
             return Err(PostError::alone(Error::Invalid {
-                what: "a window is bound to no bytes",
+                what: "a window cannot be bound to 0 bytes".into(),
                 remedy: "name some, or unbind it",
             }));
         }
@@ -315,7 +315,7 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
 
 /// What C's inline checks before it binds.
 const OTHER_DOMAIN: Error = Error::Invalid {
-    what: "window, region and queue pair are not of one protection domain",
+    what: Cow::Borrowed("window, region and queue pair are not of one protection domain"),
     remedy: "make all of them in one `ProtectionDomain`",
 };
 

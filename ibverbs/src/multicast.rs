@@ -31,7 +31,7 @@ impl<'a, S> MulticastMembership<'a, S> {
     ) -> Result<Self> {
         if !group.is_multicast() {
             return Err(Error::Invalid {
-                what: "the GID is not that of a multicast group",
+                what: format!("GID {group} is not that of a multicast group").into(),
                 remedy: "name one that begins with ff, or an IPv4 group such as ::ffff:239.1.2.3",
             });
         }

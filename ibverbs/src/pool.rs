@@ -113,13 +113,15 @@ impl<'a> RegionPool<'a> {
     pub fn lend(&self, length: usize) -> Result<PooledMemory<'a>> {
         let options = &self.shared.options;
         let most = options.most_registered;
-        Error::check("length of pooled memory", length as u64, 1, most as u64)?;
+        let remedy = "`PoolOptions::most_registered` is how much the pool may register";
+        Error::check_or("the length of a block", length as u64, 1..=most as u64, remedy)?;
         let block = length.max(options.smallest_block);
         let block = block.checked_next_power_of_two().ok_or(Error::OutOfRange {
-            what: "length of pooled memory, rounded up to a power of two,",
+            what: "the length of a block",
             asked: block as u64,
             minimum: 1,
             maximum: 1 << (usize::BITS - 1),
+            remedy: Some("blocks have a power of two of bytes"),
         })?;
         let mut state = self.shared.lock();
         if let Some(memory) = state.take(&self.shared, block, length) {
@@ -136,7 +138,7 @@ impl<'a> RegionPool<'a> {
         state.statistics.registrations += 1;
         // The slab that was just pushed has a block of this length.
         state.take(&self.shared, block, length).ok_or(Error::Invalid {
-            what: "a new slab of the pool has no block",
+            what: "a new slab of the pool has no block".into(),
             remedy: "choose a slab length of at least one block",
         })
     }
@@ -153,6 +155,10 @@ impl<'a> RegionPool<'a> {
         self.shared.lock().statistics
     }
 }
+
+/// What to do about a pool that may not register more.
+const POOL_IS_FULL: &str =
+    "drop blocks that are lent, or make the pool with a larger `PoolOptions::most_registered`";
 
 impl<'a> Shared<'a> {
     fn lock(&self) -> MutexGuard<'_, State<'a>> {
@@ -184,7 +190,8 @@ impl<'a> State<'a> {
             self.release_idle(most.saturating_sub(more));
         }
         let asked = self.statistics.registered.saturating_add(more) as u64;
-        Error::check("bytes registered by the pool", asked, 0, most as u64)
+        let what = "the number of bytes that the pool has registered";
+        Error::check_or(what, asked, 0..=most as u64, POOL_IS_FULL)
     }
 
     /// Releases slabs of which nothing is lent until at most `keep` bytes are registered.

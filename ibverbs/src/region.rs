@@ -73,7 +73,7 @@ impl Region {
     pub(crate) fn change_access(&mut self, access: Access) -> Result<()> {
         if !self.changeable {
             return Err(Error::Invalid {
-                what: "the rights of a region without memory cannot be changed",
+                what: "the rights of a region without memory cannot be changed".into(),
                 remedy: "use it as it is",
             });
         }
@@ -207,10 +207,11 @@ impl Region {
 #[cold]
 fn too_long(length: usize) -> Error {
     Error::OutOfRange {
-        what: "segment length",
+        what: "the length of a segment in bytes",
         asked: length as u64,
         minimum: 0,
         maximum: u32::MAX.into(),
+        remedy: Some("cut the transfer into several requests"),
     }
 }
 

@@ -32,7 +32,9 @@ impl RemoteMemory {
         if address.checked_add(length).is_none() {
             return Err(Error::Malformed {
                 what: "remote memory",
-                reason: format!("{length} bytes at {address:#x} end past the address space"),
+                reason: format!(
+                    "its {length} bytes from address {address:#x} on end past the address space"
+                ),
             });
         }
         Ok(Self { address, length, key })
@@ -55,10 +57,7 @@ impl RemoteMemory {
     /// [`Error::Malformed`] for any other length, and for a range that ends past the address space.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            return Err(Error::Malformed {
-                what: "remote memory",
-                reason: format!("{} bytes, expected {}", bytes.len(), Self::LENGTH),
-            });
+            return Err(Error::wrong_length("remote memory", bytes.len(), Self::LENGTH));
         };
         let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, l4, l5, l6, l7, k0, k1, k2, k3] =
             *bytes;
@@ -130,6 +129,12 @@ pub struct RemoteSegment {
 }
 
 impl RemoteSegment {
+    /// Whether an atomic can work at its start: on eight bytes, at an address that is a multiple of as many.
+    #[inline]
+    pub(crate) const fn is_a_word(&self) -> bool {
+        self.length >= 8 && self.address.is_multiple_of(8)
+    }
+
     /// The length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {

@@ -35,24 +35,24 @@ impl DeviceSelector {
     }
 
     fn from_variables(get: impl Fn(&'static str) -> Option<String>) -> Result<Self> {
-        fn number(
+        fn setting<T>(
             variable: &'static str,
             value: Option<String>,
             expected: &'static str,
-        ) -> Result<Option<u8>> {
-            value
-                .map(|value| {
-                    value.trim().parse().map_err(|_| Error::Setting { variable, value, expected })
-                })
-                .transpose()
+            parse: impl FnOnce(&str) -> Option<T>,
+        ) -> Result<Option<T>> {
+            let Some(value) = value else { return Ok(None) };
+            let parsed = parse(value.trim());
+            parsed.map(Some).ok_or(Error::Setting { variable, value, expected })
         }
         let mut selector = get("RDMA_DEVICE").unwrap_or_default().parse::<Self>()?;
-        let port = number("RDMA_PORT", get("RDMA_PORT"), "a port number, 1 to 255")?;
-        if let Some(port) = port {
-            selector.port = Some(PortNumber::new(port)?);
-        }
-        let index = "the index of an entry of the port's GID table, 0 to 255";
-        selector.gid_index = number("RDMA_GID_INDEX", get("RDMA_GID_INDEX"), index)?;
+        selector.port =
+            setting("RDMA_PORT", get("RDMA_PORT"), "a port number from 1 to 255", |text| {
+                text.parse().ok().and_then(|number| PortNumber::new(number).ok())
+            })?;
+        let index = "the index of an entry of the port's GID table, from 0 to 255";
+        selector.gid_index =
+            setting("RDMA_GID_INDEX", get("RDMA_GID_INDEX"), index, |text| text.parse().ok())?;
         Ok(selector)
     }
 

@@ -169,7 +169,10 @@ impl<'m> SharedBytes<'m> {
         let at = self.part(offset, WORD)?;
         if !at.addr().is_multiple_of(WORD) {
             return Err(Error::Invalid {
-                what: "the address of an atomic word is not a multiple of 8",
+                what: format!(
+                    "a word at address {at:p}, which is not a multiple of 8, is not atomic"
+                )
+                .into(),
                 remedy: "choose another offset, or register PageAligned memory",
             });
         }
@@ -196,7 +199,7 @@ impl<'m> SharedBytes<'m> {
         let end = offset.checked_add(length).filter(|end| *end <= self.length);
         if end.is_none() {
             return Err(Error::OutOfBounds {
-                what: "shared bytes",
+                what: "the memory",
                 start: offset as u64,
                 end: (offset as u64).saturating_add(length as u64),
                 length: self.length as u64,

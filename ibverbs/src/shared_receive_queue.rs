@@ -231,7 +231,7 @@ impl Error {
     #[cold]
     pub(crate) fn receives_are_shared() -> Self {
         Self::Invalid {
-            what: "the queue pair takes its receives from a shared receive queue",
+            what: "the queue pair takes its receives from a shared receive queue".into(),
             remedy: "post them to the `SharedReceiveQueue`",
         }
     }

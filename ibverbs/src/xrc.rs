@@ -121,7 +121,7 @@ impl<'a> XrcReceiveQueue<'a> {
         let context = domain.context().as_raw();
         if [xrc_domain.context().as_raw(), completion_queue.context().as_raw()] != [context; 2] {
             return Err(Error::Invalid {
-                what: "the domains and the completion queue are of different contexts",
+                what: "the domains and the completion queue are of different contexts".into(),
                 remedy: "make all of them from one `Context`",
             });
         }

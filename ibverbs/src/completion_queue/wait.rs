@@ -1,7 +1,7 @@
 //! Waiting for completions: spin, arm, poll again, sleep.
 #![expect(unsafe_code, reason = "arms an ibv_cq")]
 
-use std::{hint, time::Duration};
+use std::{borrow::Cow, hint, time::Duration};
 
 use super::CompletionQueue;
 use crate::{Completion, Error, Result, Verb, descriptor::Deadline};
@@ -99,7 +99,7 @@ impl CompletionQueue<'_> {
 }
 
 const NO_CHANNEL: Error = Error::Invalid {
-    what: "the completion queue has no channel to wait on",
+    what: Cow::Borrowed("the completion queue has no channel to wait on"),
     remedy: "make it with `context.completion_queue(capacity).channel(&channel)`",
 };
 

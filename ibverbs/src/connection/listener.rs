@@ -9,7 +9,7 @@ use std::{
 
 use super::{
     Connecting, Connection, Event, EventChannel, EventKind, Identifier, Parameters, PortSpace,
-    channel::Deadline,
+    channel::{Deadline, NOBODY_CAME},
 };
 use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 
@@ -77,7 +77,7 @@ impl Listener {
                 return Ok(request);
             }
             if !self.channel.wait(&deadline)? {
-                return Err(deadline.missed("waiting for a connection request"));
+                return Err(deadline.missed("waiting for a connection request", NOBODY_CAME));
             }
         }
     }

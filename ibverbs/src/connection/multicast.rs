@@ -65,7 +65,10 @@ impl MulticastGroup {
                 }
             }
             if !channel.wait(&deadline)? {
-                return Err(deadline.missed("joining the multicast group"));
+                return Err(deadline.missed(
+                    "joining the multicast group",
+                    "see that the interface is up, over InfiniBand that a subnet manager runs, or wait longer",
+                ));
             }
         }
     }

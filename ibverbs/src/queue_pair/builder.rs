@@ -228,7 +228,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         for queue in [&self.send_queue, &self.receive_queue] {
             if queue.context().as_raw() != context {
                 return Err(Error::Invalid {
-                    what: "a queue pair's completion queues and its domain are of different contexts",
+                    what:
+                        "a queue pair's completion queues and its domain are of different contexts"
+                            .into(),
                     remedy: "make all of them from one `Context`",
                 });
             }
@@ -237,7 +239,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             && queue.protection_domain().context().as_raw() != context
         {
             return Err(Error::Invalid {
-                what: "a queue pair's shared receive queue and its domain are of different contexts",
+                what:
+                    "a queue pair's shared receive queue and its domain are of different contexts"
+                        .into(),
                 remedy: "make both from one `Context`",
             });
         }

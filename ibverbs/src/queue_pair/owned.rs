@@ -189,7 +189,9 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Posts a request, whose buffer must then be [kept](Self::keep) before anything else happens.
     pub(crate) fn post_request(&mut self, request: SendWr<'_, T>) -> Result<WorkId, RejectReason> {
         let sends = &self.work.sends;
-        let id = sends.next().ok_or_else(|| RejectReason::full("sends in flight", sends.len()))?;
+        let id = sends
+            .next()
+            .ok_or_else(|| RejectReason::full("the number of sends in flight", sends.len()))?;
         self.pair.post_send(&mut [request.id(id).signaled()])?;
         Ok(WorkId(id))
     }
@@ -251,7 +253,8 @@ impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B,
     #[doc(alias = "ibv_post_recv")]
     pub fn post_receive(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>> {
         let Some(id) = self.work.receives.next() else {
-            let reason = RejectReason::full("receives in flight", self.work.receives.len());
+            let reason =
+                RejectReason::full("the number of receives in flight", self.work.receives.len());
             return Err(Rejected::new(buffer, reason));
         };
         let id = id | WorkId::RECEIVE;

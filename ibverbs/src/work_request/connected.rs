@@ -1,6 +1,6 @@
 //! Requests to the peer of a connected queue pair.
 
-use super::{Gather, NOT_A_WORD, Scatter, SendWr};
+use super::{Gather, NO_LOCAL_WORD, Scatter, SendWr, WORD};
 use crate::{
     Connected, Receiving, RemoteAtomic, RemoteRead, RemoteSegment, RemoteWrite, Segment, Transport,
 };
@@ -90,8 +90,11 @@ impl<'a, T: Transport> SendWr<'a, T> {
         (compare_add, swap): (u64, u64),
     ) -> Self {
         let mut wr = Self::new(opcode, Gather::One(into));
-        if into.len() != 8 || word.length < 8 || !word.address.is_multiple_of(8) {
-            return wr.refuse(NOT_A_WORD, into.len().into(), 8);
+        if u64::from(into.len()) != WORD {
+            return wr.refuse(NO_LOCAL_WORD, into.len().into(), WORD);
+        }
+        if !word.is_a_word() {
+            return wr.refuse_word(word);
         }
         wr.raw.wr.atomic = rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
             remote_addr: word.address,

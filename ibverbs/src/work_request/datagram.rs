@@ -10,7 +10,9 @@ use crate::{
     AddressHandle, Datagram, QueueKey, QueuePairNumber, RemoteRead, RemoteSegment, RemoteWrite,
 };
 
-/// Where a datagram goes.
+/// Where a datagram goes: an address handle, and which of the queue pairs behind it.
+///
+/// Usually made by [`DatagramInfo::destination`](crate::DatagramInfo::destination) of what the peer told of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
     address: &'a AddressHandle<'a>,
@@ -39,29 +41,23 @@ impl<'a, T: Datagram> SendWr<'a, T> {
     /// A datagram without destination does not compile:
     ///
     /// ```compile_fail,E0599
-    /// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-    /// # fn f(bytes: Segment<'_>, to: &AddressHandle<'_>, number: QueuePairNumber, key: QueueKey) {
+    /// # use ibverbs::{Destination, Segment, SendWr, Ud};
+    /// # fn f(bytes: Segment<'_>, to: Destination<'_>) {
     /// let datagram = SendWr::<Ud>::send(bytes);
     /// # }
     /// ```
     ///
     /// ```
-    /// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-    /// # fn f(bytes: Segment<'_>, to: &AddressHandle<'_>, number: QueuePairNumber, key: QueueKey) {
-    /// let datagram = SendWr::<Ud>::send_to(bytes, to, number, key);
+    /// # use ibverbs::{Destination, Segment, SendWr, Ud};
+    /// # fn f(bytes: Segment<'_>, to: Destination<'_>) {
+    /// let datagram = SendWr::<Ud>::send_to(bytes, to);
     /// # }
     /// ```
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_SEND")]
     #[doc(alias = "ibv_wr_set_ud_addr")]
-    pub fn send_to(
-        from: impl Into<Gather<'a>>,
-        address: &'a AddressHandle<'a>,
-        queue_pair: QueuePairNumber,
-        queue_key: QueueKey,
-    ) -> Self {
-        let to = Destination::new(address, queue_pair, queue_key);
+    pub fn send_to(from: impl Into<Gather<'a>>, to: Destination<'a>) -> Self {
         Self::new(rdma_sys::IBV_WR_SEND, from.into()).destination(to)
     }
 

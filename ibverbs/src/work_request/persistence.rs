@@ -4,7 +4,7 @@
 //! [`Operations::FLUSH`](super::Operations::FLUSH) and [`Operations::ATOMIC_WRITE`](super::Operations::ATOMIC_WRITE) when making the
 //! queue pair.
 
-use super::{NOT_A_WORD, SendWr};
+use super::SendWr;
 use crate::{Connected, RemoteFlush, RemoteSegment};
 
 bitflags::bitflags! {
@@ -58,8 +58,8 @@ impl<T: Connected + RemoteFlush> SendWr<'_, T> {
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
     pub fn atomic_write(word: &RemoteSegment, value: u64) -> Self {
         let mut wr = Self::without_memory(rdma_sys::IBV_WR_ATOMIC_WRITE);
-        if word.length < 8 || !word.address.is_multiple_of(8) {
-            return wr.refuse(NOT_A_WORD, 8, word.length);
+        if !word.is_a_word() {
+            return wr.refuse_word(*word);
         }
         wr.raw.wr.rdma.remote_addr = word.address;
         wr.raw.wr.rdma.rkey = word.key.0;

@@ -1,9 +1,9 @@
 //! Changing and asking for attributes.
 
 use ibverbs::{
-    Access, Address, CompletionStatus, ConnectOptions, EnhancedConnection, Error, Initialized,
-    Inline, Operation, PortNumber, QueueKey, QueuePairChange, QueuePairState, RateLimit, Rc,
-    ReadyToSend, SendWr,
+    Access, CompletionStatus, ConnectOptions, EnhancedConnection, Error, Initialized, Inline,
+    Operation, PortNumber, QueueKey, QueuePairChange, QueuePairState, RateLimit, Rc, ReadyToSend,
+    SendWr,
 };
 
 use super::{ALL, Host};
@@ -24,7 +24,7 @@ fn raw_changes_lead_where_the_typed_ones_do() {
                 .unwrap();
             pair.modify(&init).unwrap();
             let receive = QueuePairChange::to(QueuePairState::READY_TO_RECEIVE)
-                .address(&Address::of(&host.port, &to_b))
+                .address(&to_b.address(&host.port))
                 .unwrap()
                 .mtu(to_b.mtu)
                 .peer(to_b.number)
