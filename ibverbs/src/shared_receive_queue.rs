@@ -6,7 +6,10 @@ use std::{ptr, ptr::NonNull};
 use crate::{
     Error, Parent, PostError, ProtectionDomain, RecvWr, Result, Verb,
     error::verb,
-    queue_pair::post::{link_receives, refused},
+    queue_pair::{
+        builder::check_segments,
+        post::{link_receives, refused},
+    },
 };
 
 /// A queue of receives for any number of queue pairs of one domain: a message to one of them takes the next.
@@ -37,16 +40,17 @@ impl SharedReceiveQueueOptions {
         Self { max_requests, max_segments: 1 }
     }
 
-    /// How many segments a receive can have; 1 if not set.
+    /// How many segments a receive can have, at least 1; 1 if not set.
     #[must_use]
     #[doc(alias = "max_sge")]
     pub const fn max_segments(self, max_segments: u32) -> Self {
         Self { max_segments, ..self }
     }
 
-    pub(crate) const fn to_raw(self) -> rdma_sys::ibv_srq_attr {
+    pub(crate) fn to_raw(self) -> Result<rdma_sys::ibv_srq_attr> {
         let Self { max_requests, max_segments } = self;
-        rdma_sys::ibv_srq_attr { max_wr: max_requests, max_sge: max_segments, srq_limit: 0 }
+        check_segments("the number of segments of a receive", max_segments)?;
+        Ok(rdma_sys::ibv_srq_attr { max_wr: max_requests, max_sge: max_segments, srq_limit: 0 })
     }
 }
 
@@ -69,7 +73,7 @@ impl ProtectionDomain<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`], `EINVAL` or `ENOMEM` over the device's limits, `EOPNOTSUPP` or `ENOSYS` if it has no shared receive
+    /// [`Error::OutOfRange`] for receives without segments; [`Error::Verb`], `EINVAL` or `ENOMEM` over the device's limits, `EOPNOTSUPP` or `ENOSYS` if it has no shared receive
     /// queues. See `ibv_create_srq(3)`.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_shared_receive_queue(
@@ -93,7 +97,7 @@ impl<'a> SharedReceiveQueue<'a> {
     ) -> Result<Self> {
         let domain = domain.into();
         let (verb, create) = verb!(domain.context().library(), ibv_create_srq)?;
-        let attr = options.to_raw();
+        let attr = options.to_raw()?;
         let mut attributes = rdma_sys::ibv_srq_init_attr { attr, ..Default::default() };
         // SAFETY: the domain is held.
         let raw = verb.object(unsafe { create(domain.as_raw(), &raw mut attributes) })?;

@@ -10,7 +10,10 @@ use std::{
 use crate::{
     CompletionQueue, Error, Parent, PostError, ProtectionDomain, RecvWr, Result, Verb,
     error::DEVICE_LIMIT,
-    queue_pair::post::{link_receives, refused},
+    queue_pair::{
+        builder::check_segments,
+        post::{link_receives, refused},
+    },
 };
 
 /// A queue of receives for Ethernet frames. An [`IndirectionTable`](crate::IndirectionTable) has one or more of them, and an
@@ -95,7 +98,7 @@ impl<'a> WorkQueueBuilder<'a> {
         Self { max_requests: count, ..self }
     }
 
-    /// How many segments a receive can have; 1 if not set.
+    /// How many segments a receive can have, at least 1; 1 if not set.
     #[doc(alias = "max_sge")]
     pub fn max_segments(self, count: u32) -> Self {
         Self { max_segments: count, ..self }
@@ -125,6 +128,7 @@ impl<'a> WorkQueueBuilder<'a> {
                 remedy: "make both of them from one `Context`",
             });
         }
+        check_segments("the number of segments of a receive", self.max_segments)?;
         let limits = context.query_device()?;
         let check = |what, asked: u32, limit: u32| {
             Error::check_or(what, asked.into(), 0..=limit.into(), DEVICE_LIMIT)

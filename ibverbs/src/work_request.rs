@@ -117,7 +117,7 @@ impl<'a> From<Scatter<'a>> for Gather<'a> {
 pub(crate) enum Shape {
     /// Bytes to copy, told by the request's own segment.
     Inline,
-    /// In the request itself.
+    /// In the request itself. Each queue has room for one: `check_segments` refuses to make another.
     One,
     /// In the caller's list, which `sg_list` points to.
     List,

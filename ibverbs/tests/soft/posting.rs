@@ -1,6 +1,11 @@
 //! Batches that are refused: which request it was, and what became of the others.
 
-use ibverbs::{Inline, Posting, Rc, RecvWr, RemoteMemory, SendWr};
+use std::sync::Arc;
+
+use ibverbs::{
+    Inline, Posting, QueuePair, Rc, RecvWr, RemoteMemory, SendWr, SharedReceiveQueue,
+    SharedReceiveQueueOptions, WorkQueue, XrcDomain, XrcInitiator, XrcReceiveQueue,
+};
 use soft_device::SoftDevice;
 
 use crate::{
@@ -235,6 +240,44 @@ fn requests_that_cannot_be_right_are_refused_before_anything_is_posted() {
             is_refused_before_anything_is_posted(&device, (&a, &b), wrong, &expected);
         }
     }
+}
+
+/// Posting a single segment looks at no number, since each queue has room for one.
+#[test]
+fn queues_without_room_for_a_segment_are_not_made() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let queue = host.queue(8);
+    let sends = "the number of segments of a send cannot be 0: it must be at least 1";
+    let receives = "the number of segments of a receive cannot be 0: it must be at least 1";
+    let refused = |text: &str, made: ibverbs::Result<()>| {
+        let error = made.unwrap_err().to_string();
+        assert!(error.starts_with(text), "{error}");
+    };
+    for posting in POSTINGS {
+        let builder = || {
+            let builder = QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
+            builder.posting(posting)
+        };
+        refused(sends, builder().max_send_segments(0).create().map(drop));
+        refused(receives, builder().max_receive_segments(0).create().map(drop));
+        // Not where receives are another queue's.
+        let shared = SharedReceiveQueue::create(&host.domain, SharedReceiveQueueOptions::new(4));
+        builder().shared_receive_queue(Arc::new(shared.unwrap())).create().unwrap();
+    }
+    let domain = XrcDomain::open(&host.context).unwrap();
+    let options = SharedReceiveQueueOptions::new(4).max_segments(0);
+    refused(receives, SharedReceiveQueue::create(&host.domain, options).map(drop));
+    let of_xrc = XrcReceiveQueue::create(&host.domain, &domain, &queue, options);
+    refused(receives, of_xrc.map(drop));
+    let initiator = QueuePair::<XrcInitiator, _>::builder(&host.domain, &queue, &queue);
+    refused(sends, initiator.max_send_segments(0).create().map(drop));
+    let frames = WorkQueue::builder(&host.domain, &queue).max_segments(0);
+    refused(receives, frames.create().map(drop));
+    let calls = |verbs: &[&str]| verbs.iter().map(|verb| device.calls(verb)).sum::<u64>();
+    assert_eq!(calls(&["ibv_create_qp", "ibv_create_qp_ex"]), 2);
+    assert_eq!(calls(&["ibv_create_srq", "ibv_create_srq_ex"]), 2);
+    assert_eq!(calls(&["ibv_create_wq"]), 0);
 }
 
 #[test]
