@@ -186,13 +186,13 @@ pub enum Error {
     },
 
     /// A queue pair did not change its state.
-    #[error("queue pair {number:#08x} did not go from {from} to {to}: {reason}")]
+    #[error("queue pair {number:#08x} did not {}: {reason}", change(from, to))]
     Transition {
         /// The queue pair's number.
         number: u32,
-        /// The state it was in.
+        /// The state it is in.
         from: &'static str,
-        /// The state it should have gone to.
+        /// The state it should have gone to; the same if only its attributes should have changed.
         to: &'static str,
         /// Which attribute is the likely cause.
         reason: String,
@@ -250,6 +250,15 @@ fn allowed(minimum: u64, maximum: u64) -> String {
         (one, other) if one == other => one.to_string(),
         (_, u64::MAX) => format!("at least {minimum}"),
         _ => format!("from {minimum} to {maximum}"),
+    }
+}
+
+/// What a queue pair should have done.
+fn change(from: &str, to: &str) -> String {
+    if from == to {
+        format!("change its attributes in state \"{from}\"")
+    } else {
+        format!("go from {from} to {to}")
     }
 }
 

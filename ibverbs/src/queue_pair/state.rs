@@ -58,7 +58,9 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
             number: self.number().get(),
             from: state.name(),
             to: N::STATE.name(),
-            reason: "it was taken for one in that state, which it is not".to_owned(),
+            reason: format!(
+                "the device says that its state is \"{state}\"; change that with `modify` first"
+            ),
             source: std::io::Error::from_raw_os_error(libc::EINVAL),
         })
     }
