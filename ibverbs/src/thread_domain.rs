@@ -53,11 +53,11 @@ impl<'a> ThreadDomain<'a> {
         Ok(Self { parent, _thread: thread, in_thread: PhantomData })
     }
 
-    /// Begins a queue pair of this thread.
+    /// Begins a queue pair of this thread, whose completion queues are borrowed or shared (`&Arc<…>`).
     pub fn queue_pair<T: Transport>(
         &'a self,
-        send_queue: &'a CompletionQueue<'a>,
-        receive_queue: &'a CompletionQueue<'a>,
+        send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+        receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> ThreadQueuePairBuilder<'a, T> {
         let builder = QueuePair::builder(&self.parent, send_queue, receive_queue);
         ThreadQueuePairBuilder { builder, in_thread: PhantomData }

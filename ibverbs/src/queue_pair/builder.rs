@@ -28,13 +28,13 @@ pub struct QueuePairBuilder<'a, T> {
 }
 
 impl<'a> ProtectionDomain<'a> {
-    /// Begins a queue pair that borrows this domain and its completion queues.
+    /// Begins a queue pair that borrows this domain, and its completion queues too if they are given so.
     ///
     /// Use [`QueuePair::builder`] with `Arc`s for one that can be stored beside them.
     pub fn queue_pair<T: Transport>(
         &'a self,
-        send_queue: &'a CompletionQueue<'a>,
-        receive_queue: &'a CompletionQueue<'a>,
+        send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+        receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> QueuePairBuilder<'a, T> {
         QueuePair::builder(self, send_queue, receive_queue)
     }

@@ -286,7 +286,7 @@ fn an_operation_that_the_queue_pair_was_not_made_for_is_refused() {
     let host = open(&device);
     let queue = host.queue(8);
     let create = || {
-        let builder = ibverbs::QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
+        let builder = QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
         builder.operations(ibverbs::Operations::SEND).create().unwrap()
     };
     let (a, b) = (create(), create());
@@ -370,7 +370,7 @@ fn a_queue_pair_that_signals_all_reports_what_is_not_signaled() {
         let host = open(&device);
         let queue = host.queue(8);
         let create = || {
-            let builder = ibverbs::QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
+            let builder = QueuePair::<Rc, _>::builder(&host.domain, &queue, &queue);
             builder.posting(posting).signal_all().create().unwrap()
         };
         let (a, b) = (create(), create());
