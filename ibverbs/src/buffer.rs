@@ -16,6 +16,11 @@ use crate::{Error, Result, Verb};
 ///
 /// What `into_raw` returns keeps the memory allocated at one place, however it is moved, until it goes
 /// through `from_raw`. Dropping it instead must not free the memory.
+#[diagnostic::on_unimplemented(
+    message = "a memory region cannot own a `{Self}`",
+    label = "not a buffer that stays where it is",
+    note = "regions own a `Vec<T>`, a `Box<[T]>`, `PageAligned` or `HugePages`; borrowed memory is registered by `ProtectionDomain::scope`, memory of others by `register_raw`"
+)]
 pub unsafe trait Buffer: Sized {
     /// The owner taken apart: no reference, no `Box`, nothing that claims to be the only way to the memory.
     type Raw;
@@ -38,6 +43,11 @@ pub unsafe trait Buffer: Sized {
 ///
 /// `address` and `length` describe initialised memory of plain old data, allocated, writable and used by
 /// nobody else, from `into_raw` on until `from_raw`; they do not change. Any bytes are valid there.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot be registered",
+    label = "not a buffer that stays where it is",
+    note = "regions own a `Vec<T>`, a `Box<[T]>`, `PageAligned` or `HugePages`; borrowed memory is registered by `ProtectionDomain::scope`, memory of others by `register_raw`"
+)]
 pub unsafe trait HostBuffer: Buffer {
     /// The first byte.
     fn address(raw: &Self::Raw) -> NonNull<u8>;
@@ -51,6 +61,11 @@ pub unsafe trait HostBuffer: Buffer {
 /// # Safety
 ///
 /// Both hold for the type.
+#[diagnostic::on_unimplemented(
+    message = "not every pattern of bytes is a `{Self}`",
+    label = "not plain old data",
+    note = "devices and peers write any bytes: register numbers or arrays of numbers, such as `Vec<u8>`, `Vec<f32>` or `Vec<[u64; 4]>`"
+)]
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 macro_rules! plain {

@@ -108,7 +108,8 @@ pub use queue_pair::{
     post::PostError,
     raw_packet::{RawPacket, SegmentedFrames},
     state::{
-        Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
+        Initialized, PostsReceives, PostsSends, QueuePairState, ReadyToReceive, ReadyToSend, Reset,
+        State,
     },
     xrc_target::XrcTarget,
 };

@@ -12,7 +12,7 @@ use std::{borrow::Cow, fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull}
 
 use crate::{
     Access, Connected, Error, Parent, PostError, ProtectionDomain, QueuePair, Region, RemoteKey,
-    RemoteMemory, RemoteWrite, Result, SendWr, Verb,
+    RemoteMemory, RemoteWrite, Result, SendWr, Transport, Verb,
 };
 
 /// A kind of memory window.
@@ -242,7 +242,7 @@ impl BindOptions {
     }
 }
 
-impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
+impl<T: Transport> QueuePair<'_, T> {
     /// Binds a window to a part of a region: posts a request, and tells what to publish when it has completed.
     /// The window's key before this one stops working.
     ///
@@ -263,7 +263,10 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         part: WindowPart<'_>,
         options: BindOptions,
-    ) -> Result<RemoteMemory, PostError> {
+    ) -> Result<RemoteMemory, PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         if part.length == 0 {
             return Err(PostError::alone(Error::Invalid {
                 what: "a window cannot be bound to 0 bytes".into(),
@@ -289,7 +292,10 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         region: &Region,
         options: BindOptions,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         let nothing =
             WindowPart { region, address: region.address(), length: 0, access: Access::empty() };
         self.post_bind(window, nothing, options)?;
@@ -302,7 +308,10 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         part: WindowPart<'_>,
         options: BindOptions,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         // SAFETY: the region is live.
         let region = unsafe { (*part.region.as_raw()).pd };
         if [region, window.domain.as_raw()] != [self.protection_domain().as_raw(); 2] {

@@ -137,7 +137,7 @@ impl<'a> RegionPool<'a> {
         state.statistics.registered += slab_length;
         state.statistics.registrations += 1;
         // The slab that was just pushed has a block of this length.
-        state.take(&self.shared, block, length).ok_or(Error::Invalid {
+        state.take(&self.shared, block, length).ok_or_else(|| Error::Invalid {
             what: "a new slab of the pool has no block".into(),
             remedy: "choose a slab length of at least one block",
         })

@@ -9,8 +9,9 @@ use std::{fmt, marker::PhantomData, ptr::NonNull};
 
 use crate::{
     CompletionQueue, ConnectOptions, Connected, Initialized, LocalPort, Operations, Parent,
-    PostError, Posting, PostsReceives, ProtectionDomain, QpInfo, QueuePair, QueuePairBuilder,
-    QueuePairNumber, ReadyToSend, Receiving, RecvWr, Reset, Result, SendWr, Transport, Verb,
+    PostError, Posting, PostsReceives, PostsSends, ProtectionDomain, QpInfo, QueuePair,
+    QueuePairBuilder, QueuePairNumber, ReadyToSend, Receiving, RecvWr, Reset, Result, SendWr,
+    Transport, Verb,
 };
 
 /// Kept in the thread that made it.
@@ -183,25 +184,27 @@ impl<'a, T: Transport, S> ThreadQueuePair<'a, T, S> {
     }
 }
 
-impl<T: Connected, S> ThreadQueuePair<'_, T, S> {
+impl<T: Transport, S> ThreadQueuePair<'_, T, S> {
     /// What the peer needs to connect to it when it uses `port`.
     #[must_use]
-    pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
+    pub fn endpoint(&self, port: &LocalPort) -> QpInfo
+    where
+        T: Connected,
+    {
         self.pair.endpoint(port)
     }
 }
 
-impl<'a, T: Connected> ThreadQueuePair<'a, T, Reset> {
+impl<'a, T: Transport> ThreadQueuePair<'a, T, Reset> {
     /// Makes it ready to send to the peer, and to receive from it.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(
-        self,
-        remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<ThreadQueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         self.pair.connect(remote, options).map(ThreadQueuePair::new)
     }
 
@@ -210,49 +213,53 @@ impl<'a, T: Connected> ThreadQueuePair<'a, T, Reset> {
     /// # Errors
     ///
     /// As for [`QueuePair::initialize`].
-    pub fn initialize(
-        self,
-        options: &ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T, Initialized>> {
+    pub fn initialize(self, options: &ConnectOptions) -> Result<ThreadQueuePair<'a, T, Initialized>>
+    where
+        T: Connected,
+    {
         self.pair.initialize(options).map(ThreadQueuePair::new)
     }
 }
 
-impl<'a, T: Connected> ThreadQueuePair<'a, T, Initialized> {
+impl<'a, T: Transport> ThreadQueuePair<'a, T, Initialized> {
     /// Makes it ready to send to the peer, and to receive from it.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(
-        self,
-        remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<ThreadQueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         self.pair.connect(remote, options).map(ThreadQueuePair::new)
     }
 }
 
-impl<T: Transport> ThreadQueuePair<'_, T> {
+impl<T: Transport, S> ThreadQueuePair<'_, T, S> {
     /// Posts requests to the send queue, in order, behind one doorbell.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::post_send`].
     #[inline(always)]
-    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError>
+    where
+        S: PostsSends,
+    {
         self.pair.post_send(batch)
     }
-}
 
-impl<T: Receiving, S: PostsReceives> ThreadQueuePair<'_, T, S> {
     /// Posts requests to the receive queue, in order.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::post_receive`].
     #[inline]
-    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
+    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError>
+    where
+        T: Receiving,
+        S: PostsReceives,
+    {
         self.pair.post_receive(batch)
     }
 }

@@ -286,12 +286,15 @@ impl<'a, T: Transport> SendWr<'a, T> {
     }
 }
 
-impl<T: Solicits> SendWr<'_, T> {
+impl<T: Transport> SendWr<'_, T> {
     /// Wakes a peer that waits for solicited completions only.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
-    pub fn solicited(self) -> Self {
+    pub fn solicited(self) -> Self
+    where
+        T: Solicits,
+    {
         self.flag(rdma_sys::IBV_SEND_SOLICITED)
     }
 
@@ -299,7 +302,10 @@ impl<T: Solicits> SendWr<'_, T> {
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
-    pub fn fenced(self) -> Self {
+    pub fn fenced(self) -> Self
+    where
+        T: Solicits,
+    {
         self.flag(rdma_sys::IBV_SEND_FENCE)
     }
 }

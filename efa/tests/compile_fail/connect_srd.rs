@@ -1,4 +1,6 @@
-//~ E0599
+//~ E0277
+//~| Srd` queue pairs are not connected to a peer
+//~| for `efa::Srd` by `prepare`
 //! SRD has no connections: a queue pair is made ready, and each request names its peer.
 use efa::{Srd, ibverbs::{ConnectOptions, LocalPort, QpInfo, QueueKey, QueuePair, Reset}};
 

@@ -508,7 +508,7 @@ impl Identifier {
             // SAFETY: librdmacm keeps its context open as long as an identifier is bound to it.
             NonNull::new(unsafe { (*context.as_ptr()).device })
         });
-        device.ok_or(Error::Invalid {
+        device.ok_or_else(|| Error::Invalid {
             what: "this end of a connection has no device yet".into(),
             remedy: "resolve the address, and wait for the event that says so",
         })

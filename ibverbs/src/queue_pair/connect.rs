@@ -261,7 +261,7 @@ pub(super) fn receiver_not_ready_of(code: u8) -> Duration {
     Duration::from_micros(step.map_or(655_360, |step| step * 10))
 }
 
-impl<'a, T: Connected> QueuePair<'a, T, Reset> {
+impl<'a, T: Transport> QueuePair<'a, T, Reset> {
     /// Makes it ready to send to the peer, and to receive from it. Enters the kernel three times.
     ///
     /// The peer connects to this side's [`endpoint`](Self::endpoint) in the same way; data may flow when both have.
@@ -270,11 +270,16 @@ impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     ///
     /// [`Error::OutOfRange`] for a number that cannot be; [`Error::Invalid`] for an MTU that one of the ports does not have;
     /// [`Error::Transition`] if the device refuses, with the likely cause. The queue pair is dropped then.
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         options.check()?;
         self.initialize(&options)?.connect(remote, options)
     }
+}
 
+impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     /// Makes it take receives, before the peer is known.
     ///
     /// # Errors
@@ -285,16 +290,21 @@ impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     }
 }
 
-impl<'a, T: Connected> QueuePair<'a, T, Initialized> {
+impl<'a, T: Transport> QueuePair<'a, T, Initialized> {
     /// Makes it ready to send to the peer, and to receive from it, over the port it was initialized with.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
+    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         self.ready_to_receive(remote, &options)?.ready_to_send(&options)
     }
+}
 
+impl<'a, T: Connected> QueuePair<'a, T, Initialized> {
     /// Makes it take what the peer sends.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use super::QueuePair;
 use crate::{
     Address, Connected, Error, Gid, LocalPort, Mtu, PacketSequence, PortNumber, QueuePairNumber,
-    Result,
+    Result, Transport,
 };
 
 /// Where a queue pair is reached: what its peer needs to connect to it.
@@ -93,10 +93,13 @@ impl QpInfo {
     }
 }
 
-impl<T: Connected, S> QueuePair<'_, T, S> {
+impl<T: Transport, S> QueuePair<'_, T, S> {
     /// What the peer needs to connect to this queue pair when it uses `port`.
     #[must_use]
-    pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
+    pub fn endpoint(&self, port: &LocalPort) -> QpInfo
+    where
+        T: Connected,
+    {
         QpInfo::at(port, self.number(), self.handle.first_packet)
     }
 }

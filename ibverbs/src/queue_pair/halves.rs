@@ -11,13 +11,16 @@ pub struct SendHalf<'a, T>(Arc<QueuePair<'a, T>>);
 /// The half of a queue pair that receives. Nobody else posts to its receive queue.
 pub struct ReceiveHalf<'a, T>(Arc<QueuePair<'a, T>>);
 
-impl<'a, T: Receiving> QueuePair<'a, T> {
+impl<'a, T: Transport> QueuePair<'a, T> {
     /// Splits it into two halves that can go to two threads. They share no lock of this crate; the provider
     /// has one for each queue. Allocates once.
     ///
     /// The queue pair is destroyed when both halves are dropped; [`SendHalf::reunite`] puts it together again.
     #[must_use]
-    pub fn split(self) -> (SendHalf<'a, T>, ReceiveHalf<'a, T>) {
+    pub fn split(self) -> (SendHalf<'a, T>, ReceiveHalf<'a, T>)
+    where
+        T: Receiving,
+    {
         let pair = Arc::new(self);
         (SendHalf(Arc::clone(&pair)), ReceiveHalf(pair))
     }

@@ -22,13 +22,13 @@ use self::{
     extended::{Extended, context_of_address, extended_only, operation},
 };
 pub(crate) use self::{error::refused, extended::atomic_operands};
-use super::{Capabilities, Handle, PostsReceives, QueuePair};
+use super::{Capabilities, Handle, PostsReceives, QueuePair, state::PostsSends};
 use crate::{
     Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb,
     work_request::{Kind, Shape},
 };
 
-impl<T: Transport> QueuePair<'_, T> {
+impl<T: Transport, S> QueuePair<'_, T, S> {
     /// Posts requests to the send queue, in order, behind one doorbell.
     ///
     /// Does not wait, does not allocate, and enters the kernel only where the provider does (software
@@ -44,7 +44,10 @@ impl<T: Transport> QueuePair<'_, T> {
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline(always)]
-    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError>
+    where
+        S: PostsSends,
+    {
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
                 self.handle.post_common::<Writes, Messages, T>(extended, batch)
@@ -61,9 +64,7 @@ impl<T: Transport> QueuePair<'_, T> {
             _ => self.handle.post_otherwise(batch),
         }
     }
-}
 
-impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
     /// Posts requests to the receive queue, in order. Costs as [`post_send`](QueuePair::post_send).
     ///
     /// # Errors
@@ -72,7 +73,11 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
     /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) refuses all with [`Error::Invalid`]. See `ibv_post_recv(3)`.
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
+    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError>
+    where
+        T: Receiving,
+        S: PostsReceives,
+    {
         if self.handle.shared.is_some() {
             return Err(PostError::alone(Error::receives_are_shared()));
         }

@@ -192,17 +192,19 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     status(answer.map(|(answer, signals_all)| {
         // SAFETY: the caller gives a live pair, and libibverbs changes this field in this call too.
         unsafe { note_state(qp, answer.qp_state) };
-        // SAFETY: as above; these fields are constant.
-        let (qp_context, send_cq) = unsafe { ((*qp).qp_context, (*qp).send_cq) };
-        // SAFETY: as above.
-        let (recv_cq, srq, qp_type) = unsafe { ((*qp).recv_cq, (*qp).srq, (*qp).qp_type) };
+        // The fields below are constant.
         let initial = c::ibv_qp_init_attr {
-            qp_context,
-            send_cq,
-            recv_cq,
-            srq,
+            // SAFETY: the caller gives a live pair.
+            qp_context: unsafe { (*qp).qp_context },
+            // SAFETY: as above.
+            send_cq: unsafe { (*qp).send_cq },
+            // SAFETY: as above.
+            recv_cq: unsafe { (*qp).recv_cq },
+            // SAFETY: as above.
+            srq: unsafe { (*qp).srq },
             cap: answer.cap,
-            qp_type,
+            // SAFETY: as above.
+            qp_type: unsafe { (*qp).qp_type },
             sq_sig_all: c_int::from(signals_all),
         };
         // SAFETY: the caller gives a place for the attributes.
@@ -218,8 +220,10 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
 ///
 /// The queue pair is live.
 unsafe fn note_state(qp: *mut c::ibv_qp, state: c::ibv_qp_state) {
-    // SAFETY: as the caller promises; everybody writes it in this way, and the field is aligned.
-    let field = unsafe { AtomicU32::from_ptr(&raw mut (*qp).state) };
+    // SAFETY: as the caller promises.
+    let field = unsafe { &raw mut (*qp).state };
+    // SAFETY: as above; the field is aligned, and everybody writes it in this way.
+    let field = unsafe { AtomicU32::from_ptr(field) };
     field.store(state, Ordering::Relaxed);
 }
 
