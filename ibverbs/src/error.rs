@@ -436,8 +436,9 @@ fn remedy(verb: &str, errno: i32) -> Option<Box<str>> {
              owns it (often `rdma`), or give the container the device"
         }
         ("ibv_open_device", libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
-            "the device node below /dev/infiniband is missing; try `modprobe ib_uverbs`, and give a \
-             container `--device /dev/infiniband`"
+            // libibverbs says that a node is not there as well when it may not be opened and udev made no second one.
+            "the device node below /dev/infiniband is missing or may not be opened; try `modprobe ib_uverbs`, look \
+             which group owns it (often `rdma`), and give a container `--device /dev/infiniband`"
         }
         ("ibv_reg_mr" | "ibv_reg_mr_iova2", libc::ENOMEM | libc::EAGAIN | libc::EPERM) => {
             return Some(locked_memory_remedy());

@@ -35,6 +35,7 @@ impl<V> InFlight<V> {
     }
 
     /// The number that the next one will get; `None` if there is no room.
+    #[inline]
     pub(crate) fn next(&self) -> Option<u64> {
         let index = *self.free.last()?;
         let place = self.places.get(usize::try_from(index).ok()?)?;
@@ -42,6 +43,7 @@ impl<V> InFlight<V> {
     }
 
     /// Keeps something under the number that [`next`](Self::next) told.
+    #[inline]
     pub(crate) fn insert(&mut self, value: V) {
         let Some(index) = self.free.pop() else { return };
         if let Some(place) = usize::try_from(index).ok().and_then(|at| self.places.get_mut(at)) {
@@ -50,6 +52,7 @@ impl<V> InFlight<V> {
     }
 
     /// Takes out what was kept under a number.
+    #[inline]
     pub(crate) fn remove(&mut self, id: u64) -> Result<V> {
         let (uses, index) = (id >> 32, id & u64::from(u32::MAX));
         let place = usize::try_from(index).ok().and_then(|at| self.places.get_mut(at));

@@ -16,8 +16,9 @@ use crate::{
 /// No peer has a key to it, and nothing names it but a request that it was moved into. So it needs no copying in and
 /// out: it dereferences to `[u8]`. See [`OwnedQueuePair`](crate::OwnedQueuePair).
 pub struct OwnedBuffer<'a, B: HostBuffer> {
-    /// Without remote access; a request names it only while this lies in the list of an `OwnedQueuePair`.
-    region: MemoryRegion<'a, B>,
+    /// Without remote access; a request names it only while this lies in the list of an `OwnedQueuePair`. In a box,
+    /// since it moves there and back with each request.
+    region: Box<MemoryRegion<'a, B>>,
 }
 
 impl<'a, B: HostBuffer> OwnedBuffer<'a, B> {
@@ -33,7 +34,7 @@ impl<'a, B: HostBuffer> OwnedBuffer<'a, B> {
         buffer: B,
     ) -> Result<Self> {
         let region = MemoryRegion::register(domain, buffer, Access::LOCAL_WRITE)?;
-        Ok(Self { region })
+        Ok(Self { region: Box::new(region) })
     }
 
     /// Deregisters and gives the buffer back. Enters the kernel.
@@ -56,6 +57,7 @@ impl<'a, B: HostBuffer> OwnedBuffer<'a, B> {
     /// `make` is the caller's code, and could post what it is given to another queue pair, whose request would then
     /// outlast this one. So it is given a segment of the right length that no device follows, and the part is put
     /// in its place when the request is back.
+    #[inline]
     pub(crate) fn request<T>(
         &self,
         range: impl RangeBounds<usize>,

@@ -13,6 +13,12 @@ pub struct WorkId(pub(crate) u64);
 impl WorkId {
     /// The bit that says that it is a receive.
     pub(crate) const RECEIVE: u64 = 1 << 63;
+
+    /// The place in the list of what is outstanding.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn place(self) -> usize {
+        usize::try_from(self.0 & u64::from(u32::MAX)).unwrap_or(usize::MAX)
+    }
 }
 
 impl fmt::Display for WorkId {

@@ -81,6 +81,20 @@ pub(crate) fn require(program: &str, cache: &Cache) -> Result<()> {
     if is_installed(program) { Ok(()) } else { install(program, cache) }
 }
 
+/// Installs libclang on the host if it is missing: generators of bindings read headers with it.
+pub(crate) fn require_libclang(cache: &Cache) -> Result<()> {
+    // Not libclang-cpp, which is another library and can be there without it.
+    let folders = fs::read_dir("/usr/lib").into_iter().flatten().filter_map(|entry| {
+        let entry = entry.ok()?;
+        entry.file_name().to_str()?.starts_with("llvm-").then(|| entry.path().join("lib"))
+    });
+    let files = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
+    let is_libclang = |file: fs::DirEntry| {
+        file.file_name().to_str().is_some_and(|name| name.starts_with("libclang.so"))
+    };
+    if files.into_iter().any(is_libclang) { Ok(()) } else { install("libclang1", cache) }
+}
+
 /// The families of systems that are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum System {

@@ -5,7 +5,7 @@ mod doctor;
 mod output;
 mod perf;
 
-use std::process::ExitCode;
+use std::{error::Error, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Devices(options) => devices::run(&options),
         Command::Doctor(options) => doctor::run(&options),
-        Command::Perf(options) => perf::run(&options),
+        Command::Perf(options) => perf::run(&options).map_err(|error| -> Box<dyn Error> { error }),
     };
-    result.unwrap_or_else(|error| output::failure(error.as_ref()))
+    output::conclude(result.unwrap_or_else(|error| output::failure(error.as_ref())))
 }

@@ -1,7 +1,12 @@
 //! Printing: tables for people, JSON for programs.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a command-line program prints")]
+#![expect(clippy::print_stderr, reason = "a command-line program prints")]
 
-use std::{error::Error, process::ExitCode};
+use std::{
+    error::Error,
+    io::{self, ErrorKind, Write},
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use serde_json::Value;
 
@@ -17,9 +22,24 @@ pub(crate) fn failure(error: &dyn Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
+/// Whether something that was printed did not arrive.
+static IS_LOST: AtomicBool = AtomicBool::new(false);
+
+/// The exit code of a program that would end with `code`, had everything been printed.
+pub(crate) fn conclude(code: ExitCode) -> ExitCode {
+    if IS_LOST.load(Ordering::Relaxed) { ExitCode::FAILURE } else { code }
+}
+
 /// Prints one line.
 pub(crate) fn line(text: &str) {
-    println!("{text}");
+    if let Err(error) = io::stdout().lock().write_all(format!("{text}\n").as_bytes()) {
+        // Whoever reads only the beginning, as `head` does, has what he wants.
+        let is_news =
+            error.kind() != ErrorKind::BrokenPipe && !IS_LOST.swap(true, Ordering::Relaxed);
+        if is_news {
+            note(&format!("rdma4rs: standard output: {error}"));
+        }
+    }
 }
 
 /// Prints one line that is no result, to standard error.
@@ -29,13 +49,13 @@ pub(crate) fn note(text: &str) {
 
 /// Prints JSON, indented.
 pub(crate) fn json(value: &Value) {
-    println!("{value:#}");
+    line(&format!("{value:#}"));
 }
 
 /// Prints rows in columns as wide as their widest cell; the first row is the head.
 pub(crate) fn table(rows: &[Vec<String>]) {
     for row in aligned(rows) {
-        println!("{row}");
+        line(&row);
     }
 }
 

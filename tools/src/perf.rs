@@ -1,7 +1,9 @@
 //! How fast two sides move bytes, and how long a message takes: what perftest's programs tell, in one.
 
 mod bandwidth;
+mod bell;
 mod clock;
+mod device;
 mod flow;
 #[cfg(feature = "cuda")]
 mod gpu;
@@ -19,16 +21,16 @@ mod verify;
 mod watch;
 mod wire;
 
-use std::{error::Error, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use example_support::{Launcher, SOFTWARE, World, launch, run_by_hand};
+use example_support::{AnyError, Launcher, SOFTWARE, World, launch, run_by_hand};
 
 pub(crate) use options::Options;
 use plan::Plan;
 
 use crate::output;
 
-pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
+pub(crate) fn run(options: &Options) -> Result<ExitCode, AnyError> {
     let plan = Plan::new(options)?;
     let rank = |world: &World| session::rank(world, options, &plan);
     if let Some(launcher) = Launcher::of_process()? {
@@ -39,6 +41,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
     } else if options.host.is_none() && (options.loopback || wants_threads(options)?) {
         launch(2, rank)?;
     } else {
+        device::look_for(options)?;
         let port = options.port;
         if options.host.is_none() {
             output::note(&format!(
@@ -51,7 +54,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// Whether there is no device that another process could reach, and none was asked for.
-fn wants_threads(options: &Options) -> Result<bool, Box<dyn Error>> {
+fn wants_threads(options: &Options) -> Result<bool, AnyError> {
     if let Some(name) = &options.device {
         return Ok(name == SOFTWARE);
     }

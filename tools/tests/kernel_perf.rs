@@ -140,7 +140,7 @@ fn a_side_whose_peer_dies_ends_in_time_and_says_so() {
     if !is_here() {
         return;
     }
-    for line in ["write bw -s 1M -D 600", "send lat -D 600"] {
+    for line in ["write bw -s 1M -D 600", "send lat -D 600", "send lat -e -D 600"] {
         let port = PORT.fetch_add(1, Ordering::Relaxed);
         let line = format!("{line} -p {port}");
         let mut server = without_launcher(side("a", "rxe_a"));
@@ -158,4 +158,55 @@ fn a_side_whose_peer_dies_ends_in_time_and_says_so() {
         assert!(killed.elapsed() < Duration::from_secs(90), "{text}");
         assert!(text.contains("rank 1"), "{text}");
     }
+}
+
+#[test]
+fn a_side_that_is_alone_gives_up_in_time() {
+    if !is_here() {
+        return;
+    }
+    let mut client = without_launcher(side("b", "rxe_b"));
+    client.args(["perf", "write", "bw", "-p", "1", "10.99.1.1"]).env("RDMA4RS_TIMEOUT", "1");
+    let text = failure("a lone client", &client.output().unwrap());
+    assert!(text.contains("10.99.1.1"), "{text}");
+
+    let mut server = without_launcher(side("a", "rxe_a"));
+    server.args(["perf", "write", "bw", "-p", "28371", "--wait", "1"]);
+    let text = failure("a lone server", &server.output().unwrap());
+    assert!(text.contains("waiting for the client at TCP port 28371"), "{text}");
+}
+
+#[test]
+fn two_sides_with_different_options_say_which() {
+    if !is_here() {
+        return;
+    }
+    let start = |host: &str, device: &str, size: &str| {
+        let mut command = without_launcher(side(host, device));
+        command
+            .env("RDMA4RS_TIMEOUT", "20")
+            .args(["perf", "write", "bw", "-p", "28372", "-s", size]);
+        command
+    };
+    let (server, mut client) = (start("a", "rxe_a", "8"), start("b", "rxe_b", "16"));
+    client.arg("10.99.1.1");
+    let [server, client] = pair(server, client);
+    failure("the server", &server);
+    let text = failure("the client", &client);
+    assert!(text.contains("-s or -a ([16] here, [8] there)"), "{text}");
+}
+
+#[test]
+fn sides_that_sleep_between_completions_move_every_message() {
+    if !is_here() {
+        return;
+    }
+    for line in ["write both", "read both", "send both", "send both -c UD", "send bw -b -q 2 -r 8"]
+    {
+        let both = line.contains("both");
+        let sizes: &[u64] = if both { &[8, 1024, 8, 1024] } else { &[8, 1024] };
+        let report = measured(&format!("{line} -e -n 200 -s 8,1024"), sizes);
+        assert_eq!(report["options"]["events"], true, "{line}");
+    }
+    measured("atomic both -e -n 60", &[8, 8]);
 }

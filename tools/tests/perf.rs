@@ -32,11 +32,14 @@ fn every_verb_of_every_transport_moves_the_right_bytes() {
         for verb in verbs {
             let size = if *verb == "atomic" { "" } else { "-s 1000" };
             let sizes = if *verb == "atomic" { 8 } else { 1000 };
-            let line = format!("{verb} both -c {transport} -n 60 {size}");
-            let report = measured(&line, &[sizes, sizes]);
-            assert_eq!(report["transport"], transport, "{line}");
-            assert_eq!(report["device"]["kind"], "software in this process");
-            assert!(report["rows"].as_array().unwrap().iter().all(|row| row["verified"] == true));
+            for waiting in ["", "-e"] {
+                let line = format!("{verb} both -c {transport} -n 60 {size} {waiting}");
+                let report = measured(&line, &[sizes, sizes]);
+                assert_eq!(report["transport"], transport, "{line}");
+                assert_eq!(report["device"]["kind"], "software in this process");
+                let rows = report["rows"].as_array().unwrap();
+                assert!(rows.iter().all(|row| row["verified"] == true), "{line}");
+            }
         }
     }
 }
@@ -53,6 +56,12 @@ fn both_directions_many_queue_pairs_lists_and_short_queues_move_every_message() 
         "write bw -c SRD -q 2 -l 7 -t 20",
         "atomic bw -b -q 2 -A CMP_AND_SWAP",
         "atomic bw -q 2 -t 3 -Q 2",
+        "write bw -e -b -q 3 -l 8 -t 32",
+        "read bw -e -b -q 2 -t 4 -o 2",
+        "send bw -e -b -q 3 -t 16 -r 8 -l 5",
+        "send bw -e -c UC -q 2",
+        "send bw -e -c SRD -b -q 2 -l 3",
+        "atomic bw -e -q 2 -t 3 -Q 2",
     ] {
         let atomic = line.starts_with("atomic");
         let sizes: &[u64] = if atomic { &[8] } else { &[1, 333] };
@@ -112,6 +121,14 @@ fn people_get_a_table_a_warning_and_a_histogram() {
 }
 
 #[test]
+fn a_side_runs_on_the_processor_it_is_pinned_to() {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+    let last = allowed.trim().rsplit([',', '-']).next().unwrap();
+    measured(&format!("write both -n 40 -s 8 --pin {last}"), &[8, 8]);
+}
+
+#[test]
 fn mistakes_are_told_with_a_remedy() {
     for (line, words) in [
         ("send bw -c UD -s 8192", "which has to fit the MTU: lower -s"),
@@ -128,35 +145,14 @@ fn mistakes_are_told_with_a_remedy() {
 }
 
 #[test]
-fn a_client_without_server_gives_up_in_time() {
-    let mut command = without_launcher(Command::new(PROGRAM));
-    command.args(["perf", "write", "bw", "-p", "1", "127.0.0.1"]).env("RDMA4RS_TIMEOUT", "1");
-    let text = failure("a lone client", &command.output().unwrap());
-    assert!(text.contains("127.0.0.1"), "{text}");
-}
-
-#[test]
-fn a_server_without_client_gives_up_in_time() {
-    let mut command = without_launcher(Command::new(PROGRAM));
-    command.args(["perf", "write", "bw", "-p", "28371", "--wait", "1", "-d", "none_such"]);
-    let text = failure("a lone server", &command.output().unwrap());
-    assert!(text.contains("waiting for the client at TCP port 28371"), "{text}");
-}
-
-#[test]
-fn two_sides_with_different_options_say_which() {
-    let side = || {
-        let mut command = Command::new(PROGRAM);
-        command.env("RDMA4RS_TIMEOUT", "20");
-        command
-    };
-    let mut server = side();
-    server.args(["perf", "write", "bw", "-p", "28372", "-d", "none", "-s", "8"]);
-    let mut client = side();
-    client.args(["perf", "write", "bw", "-p", "28372", "-d", "none", "-s", "16", "127.0.0.1"]);
-    let mut server = without_launcher(server);
-    let server = server.stderr(std::process::Stdio::piped()).spawn().unwrap();
-    let text = failure("the client", &without_launcher(client).output().unwrap());
-    failure("the server", &server.wait_with_output().unwrap());
-    assert!(text.contains("-s or -a ([16] here, [8] there)"), "{text}");
+fn a_device_that_is_not_there_is_told_before_anybody_waits() {
+    for host in [&[][..], &["127.0.0.1"]] {
+        let mut command = without_launcher(Command::new(PROGRAM));
+        command.args(["perf", "write", "bw", "-p", "28371", "-d", "none_such"]).args(host);
+        let text = failure("a side without device", &command.output().unwrap());
+        assert!(!text.contains("waiting for"), "{text}");
+        assert!(text.contains("`rdma4rs doctor`"), "{text}");
+    }
+    let text = failure("software for one side", &run("write bw 127.0.0.1"));
+    assert!(text.contains("leave HOST out"), "{text}");
 }

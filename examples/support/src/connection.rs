@@ -4,6 +4,7 @@
 //! between rounds, so that one silent rank does not hide another's death.
 
 use std::{
+    collections::VecDeque,
     io::{self, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     thread,
@@ -33,8 +34,8 @@ pub(crate) struct Connection {
     pub(crate) address: SocketAddr,
     /// Bytes that have come and are no whole frame yet.
     incoming: Vec<u8>,
-    /// A frame that was looked at and not taken.
-    ready: Option<Frame>,
+    /// Frames that were looked at and not taken, at most two.
+    ready: VecDeque<Frame>,
     /// Longest payload that is taken.
     limit: usize,
 }
@@ -44,7 +45,13 @@ impl Connection {
     pub(crate) fn new(stream: TcpStream, address: SocketAddr) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
-        Ok(Self { stream, address, incoming: Vec::new(), ready: None, limit: LONGEST_GREETING })
+        Ok(Self {
+            stream,
+            address,
+            incoming: Vec::new(),
+            ready: VecDeque::new(),
+            limit: LONGEST_GREETING,
+        })
     }
 
     /// The other end is a rank of this job: messages may be long.
@@ -54,6 +61,16 @@ impl Connection {
 
     /// Sends all of `frame`, waiting for room until `deadline`.
     pub(crate) fn send(&mut self, frame: &Frame, deadline: Instant) -> Result<(), Broken> {
+        self.send_while(frame, deadline, || ())
+    }
+
+    /// [`send`](Self::send) that calls `waiting` while there is no room.
+    pub(crate) fn send_while(
+        &mut self,
+        frame: &Frame,
+        deadline: Instant,
+        mut waiting: impl FnMut(),
+    ) -> Result<(), Broken> {
         let bytes = frame.to_bytes();
         let mut rest = bytes.as_slice();
         let mut pause = Pause::new();
@@ -69,6 +86,7 @@ impl Connection {
                     if Instant::now() >= deadline {
                         return Err(Broken::Slow);
                     }
+                    waiting();
                     pause.rest();
                 }
                 Err(error) => return Err(Broken::Gone(error)),
@@ -79,18 +97,30 @@ impl Connection {
 
     /// Takes the next frame, `None` if it is not all there yet.
     pub(crate) fn receive(&mut self) -> Result<Option<Frame>, Broken> {
-        self.look()?;
-        Ok(self.ready.take())
+        self.fetch(1)?;
+        Ok(self.ready.pop_front())
     }
 
     /// Looks at the next frame and leaves it where it is.
     pub(crate) fn look(&mut self) -> Result<Option<&Frame>, Broken> {
-        while self.ready.is_none() {
+        self.fetch(1)?;
+        Ok(self.ready.front())
+    }
+
+    /// Looks at the frame behind the next one, which tells of a rank that did its part and then died or gave up.
+    pub(crate) fn look_behind(&mut self) -> Result<Option<&Frame>, Broken> {
+        self.fetch(2)?;
+        Ok(self.ready.get(1))
+    }
+
+    /// Reads until there are so many frames or nothing more has come.
+    fn fetch(&mut self, frames: usize) -> Result<(), Broken> {
+        while self.ready.len() < frames {
             let missing = match parse(&self.incoming, self.limit).map_err(Broken::Garbage)? {
                 Parsed::Frame(frame, taken) => {
                     self.incoming.drain(..taken);
-                    self.ready = Some(frame);
-                    break;
+                    self.ready.push_back(frame);
+                    continue;
                 }
                 Parsed::Needs(total) => total - self.incoming.len(),
             };
@@ -108,11 +138,11 @@ impl Connection {
                 }
                 Ok(count) => self.incoming.extend_from_slice(&chunk[..count]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(None),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(Broken::Gone(error)),
             }
         }
-        Ok(self.ready.as_ref())
+        Ok(())
     }
 
     /// Sleeps until something comes, the other end goes, or `limit` passes. A look tells which.

@@ -75,7 +75,8 @@ pub(crate) fn one_process(world: &World, reason: &str) -> Result<(), AnyError> {
     if world.launcher() == Launcher::Threads {
         return Ok(());
     }
-    let only = "a device in software serves the ranks of one process only, and these are several";
+    let only = "a device in software serves the ranks of one process only, and these are several: start it without a \
+                launcher or another host, or see what `rdma4rs doctor` says of this one";
     Err(format!("{reason}; {only}").into())
 }
 

@@ -45,21 +45,44 @@ pub enum Error {
         source: io::Error,
     },
 
+    /// The host of rank 0 has no address.
+    #[error(
+        "the host {host} of rank 0 is not known here: check its name (`getent hosts {host}` looks it up), \
+         or give its address instead"
+    )]
+    UnknownHost {
+        /// Its name, from `MASTER_ADDR`, the command line, or the launcher.
+        host: String,
+        /// The resolver's words.
+        #[source]
+        source: io::Error,
+    },
+
     /// Some ranks did not arrive at the rendezvous.
-    #[error("{} of {size} did not arrive within {}{heard}", ranks(missing), seconds(*waited))]
+    #[error(
+        "{} of {size} did not arrive within {} at {address}{heard}: look at their output, and whether a firewall \
+         lets them through (RDMA4RS_TIMEOUT sets the limit in seconds)",
+        ranks(missing), seconds(*waited)
+    )]
     Missing {
         /// The ranks that are missing.
         missing: Vec<usize>,
         /// How many there should be, rank 0 included.
         size: usize,
-        /// How long rank 0 waited.
+        /// Host and ports where rank 0 waited.
+        address: String,
+        /// How long it waited.
         waited: Duration,
         /// Who called and was not one of them; empty if nobody did.
         heard: String,
     },
 
     /// Rank 0 was not found.
-    #[error("rank 0 was not found at {address} within {}{heard}", seconds(*waited))]
+    #[error(
+        "rank 0 was not found at {address} within {}{heard}: start it, or look at its output; if it runs, check \
+         host and port, and whether a firewall lets this host through (RDMA4RS_TIMEOUT sets the limit in seconds)",
+        seconds(*waited)
+    )]
     HostNotFound {
         /// Host and ports that were tried.
         address: String,
@@ -257,11 +280,12 @@ fn shown(value: Option<&str>) -> String {
     value.map_or_else(|| " is not set".to_owned(), |value| format!(" is {value:?}"))
 }
 
-fn seconds(duration: Duration) -> String {
+pub(crate) fn seconds(duration: Duration) -> String {
     format!("{} s", duration.as_secs_f64())
 }
 
-fn ranks(list: &[usize]) -> String {
+/// Ranks by their numbers.
+pub(crate) fn ranks(list: &[usize]) -> String {
     let numbers: Vec<String> = list.iter().map(ToString::to_string).collect();
     match numbers.as_slice() {
         [one] => format!("rank {one}"),
@@ -279,10 +303,13 @@ mod tests {
         let error = Error::Missing {
             missing: vec![1, 3],
             size: 4,
+            address: "node1 port 7".to_owned(),
             waited: Duration::from_millis(2500),
             heard: String::new(),
         };
-        assert_eq!(error.to_string(), "ranks 1 and 3 of 4 did not arrive within 2.5 s");
+        let text = error.to_string();
+        let begin = "ranks 1 and 3 of 4 did not arrive within 2.5 s at node1 port 7: look at ";
+        assert!(text.starts_with(begin), "{text}");
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::fmt;
 pub(crate) const HEADER: usize = 20;
 /// Between ranks that know each other.
 pub(crate) const LONGEST_PAYLOAD: usize = 16 << 20;
-/// From callers that are not known yet.
+/// From callers that are not known yet, and of everything that is no part of an operation.
 pub(crate) const LONGEST_GREETING: usize = 4 << 10;
 pub(crate) const VERSION: u16 = 1;
 const MAGIC: [u8; 4] = *b"R4RS";
@@ -64,6 +64,19 @@ impl Kind {
             Self::Barrier => 6,
             Self::Abort => 7,
             Self::Goodbye => 8,
+        }
+    }
+
+    /// The longest payload: only operations carry what ranks have to say.
+    fn longest(self) -> usize {
+        match self {
+            Self::Exchange | Self::Broadcast => LONGEST_PAYLOAD,
+            Self::Hello
+            | Self::Welcome
+            | Self::Start
+            | Self::Barrier
+            | Self::Abort
+            | Self::Goodbye => LONGEST_GREETING,
         }
     }
 
@@ -173,6 +186,7 @@ pub(crate) fn parse(bytes: &[u8], limit: usize) -> Result<Parsed, Malformed> {
     };
     let (sequence, detail, claimed) = (number(8), number(12), number(16));
     let length = usize::try_from(claimed).unwrap_or(usize::MAX);
+    let limit = limit.min(kind.longest());
     if length > limit {
         return Err(Malformed::Length { claimed, limit });
     }
@@ -256,6 +270,15 @@ mod tests {
         assert_eq!(with(16, 0xFF), Malformed::Length { claimed: 0xFF00_0003, limit });
         let short = parse(&frame().to_bytes(), 2).unwrap_err();
         assert_eq!(short, Malformed::Length { claimed: 3, limit: 2 });
+    }
+
+    #[test]
+    fn only_operations_carry_long_payloads() {
+        for kind in Kind::ALL {
+            let carries = matches!(kind, Kind::Exchange | Kind::Broadcast);
+            let frame = Frame { kind, payload: vec![0; LONGEST_GREETING + 1], ..frame() };
+            assert_eq!(parse(&frame.to_bytes(), LONGEST_PAYLOAD).is_ok(), carries, "{kind:?}");
+        }
     }
 
     #[test]

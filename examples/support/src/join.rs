@@ -9,11 +9,12 @@ use std::{
 use crate::{
     Error, Result,
     connection::{Broken, Connection, Pause},
-    error::at,
+    error::{at, seconds},
     frame::{Frame, Introduction, Kind},
     host::listed,
     link::{aborted, with_grace},
     meeting::Meeting,
+    notice::{FOR_ARRIVAL, Notice},
 };
 
 /// Between two calls at a place where nobody listens.
@@ -28,17 +29,18 @@ pub(crate) fn join(
     rank: usize,
     timeout: Duration,
 ) -> Result<Connection> {
+    let deadline = Instant::now() + timeout;
+    let addresses = meeting.addresses(rank, timeout)?;
     let mut search = Search {
         hello: Frame::new(Kind::Hello, rank_on_wire(rank), introduction.to_bytes()),
         introduction,
         rank,
         call_limit: (timeout / 16).clamp(Duration::from_millis(100), Duration::from_secs(2)),
-        places: Vec::new(),
-        unresolved: None,
+        places: meeting.places(&addresses).into_iter().map(Place::new).collect(),
     };
-    let mut connection = search.find(meeting, timeout)?;
+    let mut connection = search.find(meeting, deadline, timeout)?;
     connection.trust();
-    await_start(&mut connection, with_grace(timeout))?;
+    await_start(&mut connection, rank, with_grace(timeout))?;
     Ok(connection)
 }
 
@@ -47,11 +49,14 @@ pub(crate) fn rank_on_wire(rank: usize) -> u32 {
 }
 
 /// Rank 0 tells when everybody is there, or why it stopped waiting.
-fn await_start(connection: &mut Connection, patience: Duration) -> Result<()> {
+fn await_start(connection: &mut Connection, rank: usize, patience: Duration) -> Result<()> {
     const DURING: &str = "the start";
     let deadline = Instant::now() + patience;
     let mut pause = Pause::new();
+    let mut notice = Notice::after(rank, FOR_ARRIVAL);
     loop {
+        let address = connection.address;
+        notice.waiting_for(|| format!("the other ranks, which rank 0 at {address} expects"));
         match connection.receive() {
             Ok(None) if Instant::now() >= deadline => {
                 return Err(Error::TimedOut { silent: vec![0], during: DURING, waited: patience });
@@ -88,8 +93,6 @@ struct Search {
     /// How long one call may take to get through.
     call_limit: Duration,
     places: Vec<Place>,
-    /// What the resolver said last, while it gives no address.
-    unresolved: Option<String>,
 }
 
 struct Place {
@@ -100,45 +103,49 @@ struct Place {
     problem: String,
 }
 
+impl Place {
+    fn new(address: SocketAddr) -> Self {
+        let problem = "not called yet".to_owned();
+        Self { address, connection: None, next_call: Instant::now(), problem }
+    }
+}
+
 impl Search {
-    fn find(&mut self, meeting: &Meeting, timeout: Duration) -> Result<Connection> {
-        let deadline = Instant::now() + timeout;
+    fn find(
+        &mut self,
+        meeting: &Meeting,
+        deadline: Instant,
+        timeout: Duration,
+    ) -> Result<Connection> {
         let mut pause = Pause::new();
+        let mut notice = Notice::after(self.rank, FOR_ARRIVAL);
         loop {
-            if self.places.is_empty() {
-                self.resolve(meeting);
-            }
             for place in 0..self.places.len() {
                 let left = deadline.saturating_duration_since(Instant::now());
                 self.call(place, left);
-                if let Some(connection) = self.hear(place)? {
-                    return Ok(connection);
+                // A call can take long where nobody refuses it, and somebody else may have answered meanwhile.
+                for answered in 0..self.places.len() {
+                    if let Some(connection) = self.hear(answered)? {
+                        return Ok(connection);
+                    }
                 }
+                notice.waiting_for(|| {
+                    let (address, limit) = (meeting.describe(), seconds(timeout));
+                    format!("rank 0 at {address}, for up to {limit}{}", self.problems())
+                });
             }
             if Instant::now() >= deadline {
-                let problems = self.places.iter().map(|place| at(place.address, &place.problem));
-                let problems: Vec<String> = problems.chain(self.unresolved.take()).collect();
-                let (address, heard) = (meeting.describe(), listed(" (", &problems));
+                let (address, heard) = (meeting.describe(), self.problems());
                 return Err(Error::HostNotFound { address, waited: timeout, heard });
             }
             pause.rest();
         }
     }
 
-    fn resolve(&mut self, meeting: &Meeting) {
-        match meeting.candidates() {
-            Ok(addresses) => {
-                self.unresolved = None;
-                let now = Instant::now();
-                self.places.extend(addresses.into_iter().map(|address| Place {
-                    address,
-                    connection: None,
-                    next_call: now,
-                    problem: "not called yet".to_owned(),
-                }));
-            }
-            Err(problem) => self.unresolved = Some(problem),
-        }
+    /// What each place has instead of rank 0.
+    fn problems(&self) -> String {
+        let problems = self.places.iter().map(|place| at(place.address, &place.problem));
+        listed(" (", &problems.collect::<Vec<_>>())
     }
 
     fn call(&mut self, place: usize, left: Duration) {

@@ -40,6 +40,7 @@ pub fn run<E: Into<AnyError>>(
 
 /// Runs `rank` as one of two that somebody started by hand, here or on two hosts: without `host` as rank 0, the server, which
 /// waits up to `arrival` for the other one; with it as rank 1, the client of the server there. They meet at a TCP port.
+/// That the server waits is for the caller to say, who knows how the client is started.
 ///
 /// # Errors
 ///

@@ -38,6 +38,7 @@ mod join;
 mod launch;
 mod link;
 mod meeting;
+mod notice;
 mod pattern;
 mod placement;
 mod srd;

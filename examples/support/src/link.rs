@@ -8,12 +8,13 @@ use std::{
 use crate::{
     Error, Result,
     connection::{Broken, Connection, Pause},
-    error::chain,
+    error::{chain, ranks},
     frame::{Frame, Kind},
     join::rank_on_wire,
+    notice::{FOR_WORK, Notice},
 };
 
-/// How long a last word to a peer may take.
+/// How long a last word to all peers may take.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
 /// One rank's streams: those to all others on rank 0, the one to rank 0 on the others.
@@ -61,12 +62,15 @@ impl Link {
     ) -> Result<Vec<Vec<u8>>> {
         self.usable()?;
         let timeout = patience.unwrap_or(self.timeout);
+        // Who has patience knows that it may take long.
+        let silence = patience.map_or(FOR_WORK, |_| self.timeout);
+        let mut notice = Notice::after(self.rank, silence);
         self.sequence = self.sequence.wrapping_add(1);
         let own = Frame { kind, sequence: self.sequence, detail, payload: bytes.to_vec() };
         let done = if self.rank == 0 {
-            lead(&mut self.peers, own, timeout)
+            lead(&mut self.peers, own, timeout, &mut notice)
         } else {
-            follow(&mut self.peers, &own, self.size, timeout)
+            follow(&mut self.peers, &own, self.size, timeout, &mut notice)
         };
         self.conclude(done)
     }
@@ -89,6 +93,16 @@ impl Link {
     pub(crate) fn say_goodbye(&mut self) {
         if self.failed.is_none() {
             self.tell_all(&Frame::new(Kind::Goodbye, rank_on_wire(self.rank), Vec::new()));
+        }
+    }
+
+    /// Sends to all peers until none takes any more.
+    #[cfg(test)]
+    pub(crate) fn fill(&mut self) {
+        let frame =
+            Frame { kind: Kind::Exchange, sequence: 1, detail: 0, payload: vec![0; 1 << 20] };
+        for peer in &mut self.peers {
+            while peer.connection.send(&frame, Instant::now()).is_ok() {}
         }
     }
 
@@ -116,9 +130,10 @@ impl Link {
     }
 
     fn tell_all(&mut self, frame: &Frame) {
+        let deadline = Instant::now() + LAST_WORD;
         for peer in &mut self.peers {
             // A last word: whoever is gone does not miss it.
-            drop(peer.connection.send(frame, Instant::now() + LAST_WORD));
+            drop(peer.connection.send(frame, deadline));
         }
     }
 }
@@ -126,10 +141,18 @@ impl Link {
 impl Peer {
     fn check(&mut self, during: &'static str) -> Result<()> {
         let rank = self.rank;
-        match self.connection.look() {
-            Ok(Some(frame)) if frame.kind == Kind::Abort => Err(aborted(frame)),
-            Ok(_) => Ok(()),
-            Err(broken) => Err(lost(rank, during, broken)),
+        let lost = |broken| lost(rank, during, broken);
+        let next = match self.connection.look().map_err(lost)? {
+            // A rank that is done may go.
+            None => return Ok(()),
+            Some(frame) if frame.kind == Kind::Goodbye => return Ok(()),
+            Some(frame) if frame.kind == Kind::Abort => Some(frame),
+            // It did its part of an operation that this rank comes to later, and waits for the answer.
+            Some(_) => self.connection.look_behind().map_err(lost)?,
+        };
+        match next {
+            Some(frame) if frame.kind == Kind::Abort => Err(aborted(frame)),
+            _ => Ok(()),
         }
     }
 
@@ -155,9 +178,17 @@ impl Peer {
         }
     }
 
-    fn send(&mut self, frame: &Frame, deadline: Instant, waited: Duration) -> Result<()> {
+    fn send(
+        &mut self,
+        frame: &Frame,
+        deadline: Instant,
+        waited: Duration,
+        notice: &mut Notice,
+    ) -> Result<()> {
         let (rank, during) = (self.rank, frame.kind.name());
-        match self.connection.send(frame, deadline) {
+        let waiting =
+            || notice.waiting_for(|| format!("rank {rank} to take its bytes in {during}"));
+        match self.connection.send_while(frame, deadline, waiting) {
             Ok(()) => Ok(()),
             Err(Broken::Slow) => Err(Error::TimedOut { silent: vec![rank], during, waited }),
             Err(broken) => {
@@ -170,7 +201,12 @@ impl Peer {
 }
 
 /// Rank 0: collects every rank's part, then hands out what the operation gives.
-fn lead(peers: &mut [Peer], own: Frame, timeout: Duration) -> Result<Vec<Vec<u8>>> {
+fn lead(
+    peers: &mut [Peer],
+    own: Frame,
+    timeout: Duration,
+    notice: &mut Notice,
+) -> Result<Vec<Vec<u8>>> {
     let (kind, sequence, detail) = (own.kind, own.sequence, own.detail);
     let during = kind.name();
     let deadline = Instant::now() + timeout;
@@ -191,10 +227,15 @@ fn lead(peers: &mut [Peer], own: Frame, timeout: Duration) -> Result<Vec<Vec<u8>
                 *part = Some(frame.payload);
             }
         }
-        if Instant::now() >= deadline && parts.iter().any(Option::is_none) {
+        let silent = || -> Vec<usize> {
             let silent = peers.iter().zip(&parts).filter(|(_, part)| part.is_none());
-            let silent = silent.map(|(peer, _)| peer.rank).collect();
-            return Err(Error::TimedOut { silent, during, waited: timeout });
+            silent.map(|(peer, _)| peer.rank).collect()
+        };
+        if parts.iter().any(Option::is_none) {
+            if Instant::now() >= deadline {
+                return Err(Error::TimedOut { silent: silent(), during, waited: timeout });
+            }
+            notice.waiting_for(|| format!("{} in {during}", ranks(&silent())));
         }
         let silent = peers.iter().zip(&parts).find(|(_, part)| part.is_none());
         if let Some((peer, _)) = silent {
@@ -216,18 +257,24 @@ fn lead(peers: &mut [Peer], own: Frame, timeout: Duration) -> Result<Vec<Vec<u8>
     let deadline = Instant::now() + timeout;
     for peer in peers {
         for frame in &frames {
-            peer.send(frame, deadline, timeout)?;
+            peer.send(frame, deadline, timeout, notice)?;
         }
     }
     Ok(frames.into_iter().map(|frame| frame.payload).collect())
 }
 
 /// The others: hand their part to rank 0 and wait for its answer.
-fn follow(peers: &mut [Peer], own: &Frame, size: usize, timeout: Duration) -> Result<Vec<Vec<u8>>> {
+fn follow(
+    peers: &mut [Peer],
+    own: &Frame,
+    size: usize,
+    timeout: Duration,
+    notice: &mut Notice,
+) -> Result<Vec<Vec<u8>>> {
     let Some(leader) = peers.first_mut() else { return Ok(Vec::new()) };
     let waited = with_grace(timeout);
     let deadline = Instant::now() + waited;
-    leader.send(own, deadline, waited)?;
+    leader.send(own, deadline, waited, notice)?;
     let count = if own.kind == Kind::Exchange { size } else { 1 };
     let mut results = Vec::new();
     let mut pause = Pause::new();
@@ -238,6 +285,7 @@ fn follow(peers: &mut [Peer], own: &Frame, size: usize, timeout: Duration) -> Re
             let during = own.kind.name();
             return Err(Error::TimedOut { silent: vec![0], during, waited });
         } else {
+            notice.waiting_for(|| format!("rank 0 in {}", own.kind.name()));
             pause.rest_until(&leader.connection);
         }
     }

@@ -13,9 +13,12 @@ use crate::{
     Error, Launcher, Result,
     environment::Environment,
     frame::{Introduction, Kind, LONGEST_PAYLOAD},
-    host, join,
+    host,
+    host::Doors,
+    join,
     join::rank_on_wire,
     link::Link,
+    notice::{FOR_ARRIVAL, FOR_WORK, Notice},
     placement::Placement,
 };
 
@@ -24,7 +27,8 @@ use crate::{
 /// Operations that all ranks call together ([`exchange`](Self::exchange),
 /// [`broadcast`](Self::broadcast), [`barrier`](Self::barrier)) go through rank 0 over TCP. They are
 /// for addresses and keys, not for data. Each ends within the time-out (30 s, or the seconds in
-/// `RDMA4RS_TIMEOUT`), and the first failure ends the rendezvous for all ranks, with the reason.
+/// `RDMA4RS_TIMEOUT`), and the first failure ends the rendezvous for all ranks, with the reason. A wait that takes
+/// longer than a few seconds says on standard error, once, what it is for.
 /// Nothing is encrypted and nobody proves who they are: for networks that one trusts.
 ///
 /// Dropping a world tells the others that this rank is done and well.
@@ -47,8 +51,8 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Variable`] for a variable that is missing or does not fit; [`Error::Listen`] on rank
-    /// 0 if its port is taken; [`Error::Missing`] on rank 0 and [`Error::HostNotFound`] or
+    /// [`Error::Variable`] for a variable that is missing or does not fit; [`Error::UnknownHost`], at once, if the host
+    /// of rank 0 has no address; [`Error::Listen`] on rank 0 if its port is taken; [`Error::Missing`] on rank 0 and [`Error::HostNotFound`] or
     /// [`Error::Aborted`] on others if somebody does not come in time; [`Error::Conflict`] if two
     /// processes claim one rank or disagree about the number of ranks.
     pub fn from_environment() -> Result<Option<Self>> {
@@ -78,8 +82,15 @@ impl World {
         if let Some(meeting) = &placement.meeting {
             let introduction = Introduction { job: meeting.job, world_size: rank_on_wire(size) };
             if rank == 0 {
-                let listeners = listeners.map_or_else(|| host::listen(meeting, timeout), Ok)?;
-                connections = host::gather(&listeners, meeting, introduction, size, arrival)?;
+                let doors = listeners
+                    .map(Doors::open)
+                    .map_or_else(|| host::listen(meeting, timeout), Ok)?;
+                // A server that was started by hand says so itself, before it waits.
+                let notice = match placement.launcher {
+                    Launcher::ByHand => Notice::never(rank),
+                    _ => Notice::after(rank, FOR_ARRIVAL),
+                };
+                connections = host::gather(&doors, meeting, introduction, size, arrival, notice)?;
             } else {
                 connections.push(join::join(meeting, introduction, rank, arrival)?);
             }
@@ -208,6 +219,7 @@ impl World {
         const BETWEEN_LOOKS: Duration = Duration::from_millis(10);
         let begin = Instant::now();
         let mut next_look = begin + BETWEEN_LOOKS;
+        let mut notice = Notice::after(self.rank(), FOR_WORK);
         loop {
             if let Some(found) = poll()? {
                 return Ok(found);
@@ -219,6 +231,7 @@ impl World {
             }
             if now >= next_look {
                 next_look = now + BETWEEN_LOOKS;
+                notice.waiting_for(|| what.to_owned());
                 if let Err(error) = self.check_peers() {
                     // What a peer did before it failed may have arrived since the last poll.
                     return poll()?.ok_or_else(|| error.into());
@@ -272,7 +285,8 @@ impl Drop for World {
     }
 }
 
-fn prefixed(rank: usize, text: &str) -> String {
+/// Lines with a rank in front.
+pub(crate) fn prefixed(rank: usize, text: &str) -> String {
     text.lines().map(|line| format!("[rank {rank}] {line}\n")).collect()
 }
 

@@ -4,7 +4,7 @@
 mod common;
 
 use std::{
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::{Ipv4Addr, TcpListener, TcpStream},
     process::{Child, Output, Stdio},
     thread,
@@ -274,9 +274,6 @@ fn a_rank_that_does_not_find_rank_0_says_where_it_looked_and_what_was_there() {
     let words = format!("rank 0 was not found at 127.0.0.1 port {port} within 1 s");
     assert_fails(&end(start(&impatient(port), &[])), &[&words, "refused"]);
 
-    let unresolved = with(impatient(port), "MASTER_ADDR", "no-such-host.invalid");
-    assert_fails(&end(start(&unresolved, &[])), &["rank 0 was not found at no-such-host.invalid"]);
-
     let rude = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let port = rude.local_addr().unwrap().port();
     stranger(rude, b"SSH-2.0-server\r\n");
@@ -289,6 +286,101 @@ fn a_rank_that_does_not_find_rank_0_says_where_it_looked_and_what_was_there() {
         &end(start(&impatient(port), &[])),
         &["somebody listens there and does not answer"],
     );
+}
+
+#[test]
+fn a_host_that_nobody_knows_is_an_error_at_once_on_every_rank() {
+    for rank in 0..2 {
+        // With this much patience only an error that does not wait for its end is one of the resolver.
+        let variables = by_hand(rank, 2, "no-such-host.invalid", free_port());
+        let words = ["the host no-such-host.invalid of rank 0 is not known here", "getent hosts"];
+        assert_fails(&end(start(&variables, &[])), &words);
+    }
+}
+
+/// The next line that a process says on standard error; what it says later is read on the way.
+fn next_line(child: &mut Child) -> (String, thread::JoinHandle<String>) {
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    stderr.read_line(&mut line).unwrap();
+    let rest = thread::spawn(move || {
+        let mut rest = String::new();
+        stderr.read_to_string(&mut rest).unwrap();
+        rest
+    });
+    (line, rest)
+}
+
+#[test]
+fn a_rank_that_waits_for_rank_0_says_where_and_what_is_there_once() {
+    let port = free_port();
+    let mut early = start(&by_hand(1, 2, "127.0.0.1", port), &[]);
+    let (line, rest) = next_line(&mut early);
+    let words = format!("[rank 1] waiting for rank 0 at 127.0.0.1 port {port}, for up to 120 s (");
+    assert!(line.starts_with(&words) && line.contains("refused"), "{line}");
+    let rank_0 = start(&by_hand(0, 2, "127.0.0.1", port), &[]);
+    assert_all_well(&[end(rank_0), end(early)], "environment variables");
+    assert_eq!(rest.join().unwrap(), "");
+}
+
+#[test]
+fn ranks_that_wait_for_others_to_arrive_say_for_which() {
+    let port = free_port();
+    let variables = |rank| by_hand(rank, 3, "127.0.0.1", port);
+    let (mut rank_0, mut rank_1) = (start(&variables(0), &[]), start(&variables(1), &[]));
+    let (line, _rest) = next_line(&mut rank_1);
+    assert!(
+        line.starts_with("[rank 1] waiting for the other ranks, which rank 0 at 127."),
+        "{line}"
+    );
+    let (line, _rest) = next_line(&mut rank_0);
+    assert!(line.starts_with("[rank 0] waiting for rank"), "{line}");
+    assert!(line.contains(&format!(" of 3 at 127.0.0.1 port {port}, for up to 120 s")), "{line}");
+    let rank_2 = start(&variables(2), &[]);
+    assert_all_well(&[end(rank_0), end(rank_1), end(rank_2)], "environment variables");
+}
+
+#[test]
+fn ranks_that_wait_within_the_work_say_for_what() {
+    let port = free_port();
+    let variables = |rank| by_hand(rank, 2, "127.0.0.1", port);
+    let mut ranks = [0, 1].map(|rank| start(&variables(rank), &["1:wait", "barrier"]));
+    for (rank, what) in ["rank 1 in barrier", "thing that never comes"].iter().enumerate() {
+        let (line, _rest) = next_line(&mut ranks[rank]);
+        assert_eq!(line, format!("[rank {rank}] waiting for {what}\n"));
+    }
+    ranks[1].kill().unwrap();
+    for ended in ranks.map(end) {
+        assert!(!ended.success);
+    }
+}
+
+#[test]
+fn rank_0_says_that_it_waits_for_a_port_that_somebody_else_has() {
+    let holder = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let port = holder.local_addr().unwrap().port();
+    let mut rank_0 = start(&by_hand(0, 2, "127.0.0.1", port), &[]);
+    let (line, _rest) = next_line(&mut rank_0);
+    assert!(line.contains(&format!("waiting for 127.0.0.1 port {port} to become free")), "{line}");
+    drop(holder);
+    let rank_1 = start(&by_hand(1, 2, "127.0.0.1", port), &[]);
+    assert_all_well(&[end(rank_0), end(rank_1)], "environment variables");
+}
+
+#[test]
+fn rank_0_tells_when_it_can_let_nobody_in() {
+    let port = free_port();
+    let mut shell = command("sh");
+    // Standard streams and the listener: nothing is left for a caller.
+    shell.args(["-c", "ulimit -n 4 && exec \"$0\"", TRY_RANKS]);
+    let impatient = with(by_hand(0, 2, "127.0.0.1", port), "RDMA4RS_TIMEOUT", "5");
+    shell.envs(impatient.iter().map(|(name, value)| (name, value)));
+    shell.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let rank_0 = shell.spawn().unwrap();
+    let short = with(by_hand(1, 2, "127.0.0.1", port), "RDMA4RS_TIMEOUT", "8");
+    let rank_1 = start(&short, &[]);
+    assert_fails(&end(rank_0), &["callers cannot be let in: Too many open files"]);
+    assert_fails(&end(rank_1), &["rank 0 was not found"]);
 }
 
 #[test]
@@ -335,8 +427,9 @@ fn garbage_callers_are_mentioned_when_a_rank_is_missing() {
 fn a_master_address_of_another_host_is_mentioned_when_nobody_comes() {
     // 192.0.2.0/24 is for documentation: no host has such an address.
     let variables = with(by_hand(0, 2, "192.0.2.7", free_port()), "RDMA4RS_TIMEOUT", "1");
-    let words = "192.0.2.7 is no address of this host";
-    assert_fails(&end(start(&variables, &[])), &["rank 1 of 2 did not arrive", words]);
+    let words =
+        ["rank 1 of 2 did not arrive within 1 s at 192.0.2.7 port", "no address of this host"];
+    assert_fails(&end(start(&variables, &[])), &words);
 }
 
 #[test]

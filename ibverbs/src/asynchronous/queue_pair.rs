@@ -104,9 +104,9 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
         });
         match posted {
             Ok((mut state, id)) => {
-                state.keep_for(id, buffer);
+                let ticket = state.keep_for(id, buffer);
                 drop(state);
-                Ok(Transfer::new(Arc::clone(&self.shared), id))
+                Ok(Transfer::new(Arc::clone(&self.shared), id, ticket))
             }
             Err(reason) => Err(Rejected::new(buffer, reason)),
         }

@@ -2,13 +2,14 @@
 
 use std::{
     borrow::Cow,
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard, PoisonError, Weak},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
+use slab::Slab;
 use tokio::task::yield_now;
 
 use super::{Watched, sleep};
@@ -27,8 +28,10 @@ pub(super) struct Shared<T, B: HostBuffer> {
 pub(super) struct State<T, B: HostBuffer> {
     /// `None` once it was dropped or closed.
     pub(super) pair: Option<OwnedQueuePair<'static, T, B>>,
-    /// Requests other than receives that are outstanding, or finished and not handed out.
-    waiting: HashMap<WorkId, Waiting<B>>,
+    /// Who waits for a request other than a receive, by ticket; until it was handed out or given up.
+    waiting: Slab<Waiting<B>>,
+    /// For each place among the requests that are outstanding, who waits for the one there.
+    tickets: Vec<Option<Ticket>>,
     /// Receives that have finished, oldest first.
     received: VecDeque<Finished<'static, B>>,
     /// Other requests that have finished and nobody waits for any more.
@@ -39,11 +42,21 @@ pub(super) struct State<T, B: HostBuffer> {
     broken: Option<i32>,
 }
 
+/// Where a future's request is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ticket(usize);
+
 pub(super) enum Waiting<B: HostBuffer> {
-    /// Somebody waits, and has said how to wake them.
-    Somebody(Option<Waker>),
-    Nobody,
+    /// The request is outstanding, and its future may have said how to wake it.
+    Outstanding(Option<Waker>),
     Done(Finished<'static, B>),
+}
+
+/// What a look for completions brings to be done without the lock. Kept from one look to the next for its room.
+struct News<B: HostBuffer> {
+    wakers: Vec<Waker>,
+    /// What nobody waits for, and there is no room for.
+    excess: Vec<Finished<'static, B>>,
 }
 
 /// What a look for completions has led to.
@@ -58,10 +71,12 @@ enum Look {
 
 impl<T: Transport, B: HostBuffer> Shared<T, B> {
     pub(super) fn new(pair: OwnedQueuePair<'static, T, B>) -> Self {
+        let room = pair.room_for_sends();
         Self {
             state: Mutex::new(State {
                 pair: Some(pair),
-                waiting: HashMap::new(),
+                waiting: Slab::with_capacity(room),
+                tickets: vec![None; room],
                 received: VecDeque::new(),
                 unclaimed: VecDeque::new(),
                 wakers: Vec::new(),
@@ -85,57 +100,57 @@ impl<T: Transport, B: HostBuffer> Shared<T, B> {
     }
 
     /// Hands out what has finished.
-    fn look(&self) -> Look {
-        let mut wakers = Vec::new();
-        let mut excess = Vec::new();
-        let outcome = self.state().look(&mut wakers, &mut excess);
+    fn look(&self, news: &mut News<B>) -> Look {
+        let outcome = self.state().look(news);
         // Without the lock (law 4).
-        drop(excess);
-        wakers.into_iter().for_each(Waker::wake);
+        news.excess.clear();
+        news.wakers.drain(..).for_each(Waker::wake);
         outcome
     }
 }
 
 impl<T: Transport, B: HostBuffer> State<T, B> {
-    fn look(&mut self, wakers: &mut Vec<Waker>, excess: &mut Vec<Finished<'static, B>>) -> Look {
+    fn look(&mut self, news: &mut News<B>) -> Look {
         let mut armed = false;
         for _ in 0..TURN {
             let Some(pair) = &mut self.pair else { return Look::Over };
             match pair.poll() {
-                Ok(Some(work)) => self.hand_out(work, wakers, excess),
+                Ok(Some(work)) => self.hand_out(work, news),
                 Ok(None) if armed => return Look::Armed,
                 Ok(None) => match pair.request_notification() {
                     Ok(()) => armed = true,
-                    Err(error) => return self.break_off(&error, wakers),
+                    Err(error) => return self.break_off(&error, &mut news.wakers),
                 },
                 Err(error @ Error::UnknownWork { .. }) => {
                     log::warn!("{error}; queue pair {} is moved to its error state", pair.number());
                     if let Err(error) = pair.fail() {
-                        return self.break_off(&error, wakers);
+                        return self.break_off(&error, &mut news.wakers);
                     }
                 }
-                Err(error) => return self.break_off(&error, wakers),
+                Err(error) => return self.break_off(&error, &mut news.wakers),
             }
         }
         Look::More
     }
 
-    fn hand_out(
-        &mut self,
-        work: Finished<'static, B>,
-        wakers: &mut Vec<Waker>,
-        excess: &mut Vec<Finished<'static, B>>,
-    ) {
+    fn hand_out(&mut self, work: Finished<'static, B>, news: &mut News<B>) {
+        news.wakers.append(&mut self.wakers);
         if work.is_receive() {
             self.received.push_back(work);
-        } else if let Some(Waiting::Somebody(waker)) = self.waiting.remove(&work.id) {
-            self.waiting.insert(work.id, Waiting::Done(work));
-            wakers.extend(waker);
-        } else {
-            // Given up, or posted before tasks shared the queue pair.
-            excess.extend(self.keep(work));
+            return;
         }
-        wakers.append(&mut self.wakers);
+        let ticket = self.tickets.get_mut(work.id.place()).and_then(Option::take);
+        match ticket.and_then(|ticket| self.waiting.get_mut(ticket.0)) {
+            Some(waiting) => {
+                if let Waiting::Outstanding(Some(waker)) =
+                    mem::replace(waiting, Waiting::Done(work))
+                {
+                    news.wakers.push(waker);
+                }
+            }
+            // Given up, or posted before tasks shared the queue pair.
+            None => news.excess.extend(self.keep(work)),
+        }
     }
 
     /// Keeps what nobody waits for; returns what there is no room for.
@@ -155,9 +170,9 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     /// How to wake everybody who waits.
     fn everybody(&mut self) -> Vec<Waker> {
         let mut wakers = mem::take(&mut self.wakers);
-        wakers.extend(self.waiting.values_mut().filter_map(|waiting| match waiting {
-            Waiting::Somebody(waker) => waker.take(),
-            Waiting::Nobody | Waiting::Done(_) => None,
+        wakers.extend(self.waiting.iter_mut().filter_map(|(_, waiting)| match waiting {
+            Waiting::Outstanding(waker) => waker.take(),
+            Waiting::Done(_) => None,
         }));
         wakers
     }
@@ -182,39 +197,49 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     }
 
     /// Keeps the buffer of a request that was posted under this lock, for the future that waits for it.
-    pub(super) fn keep_for(&mut self, id: WorkId, buffer: OwnedBuffer<'static, B>) {
+    pub(super) fn keep_for(&mut self, id: WorkId, buffer: OwnedBuffer<'static, B>) -> Ticket {
         if let Some(pair) = &mut self.pair {
             pair.keep(buffer);
         }
-        self.waiting.insert(id, Waiting::Somebody(None));
+        let ticket = Ticket(self.waiting.insert(Waiting::Outstanding(None)));
+        if let Some(place) = self.tickets.get_mut(id.place()) {
+            *place = Some(ticket);
+        }
+        ticket
     }
 
-    /// What became of a request, and what is to be dropped without the lock.
+    /// What became of a request, and what is to be dropped without the lock. Once it is ready, the ticket is spent.
     pub(super) fn poll_finished(
         &mut self,
-        id: WorkId,
+        ticket: Ticket,
         context: &Context<'_>,
     ) -> (Poll<Result<Finished<'static, B>>>, Option<Waiting<B>>) {
-        if let Some(Waiting::Done(_)) = self.waiting.get(&id)
-            && let Some(Waiting::Done(work)) = self.waiting.remove(&id)
+        if let Some(Waiting::Done(_)) = self.waiting.get(ticket.0)
+            && let Some(Waiting::Done(work)) = self.waiting.try_remove(ticket.0)
         {
             return (Poll::Ready(Ok(work)), None);
         }
         if let Err(error) = self.check() {
-            return (Poll::Ready(Err(error)), None);
+            return (Poll::Ready(Err(error)), self.waiting.try_remove(ticket.0));
         }
-        let somebody = Waiting::Somebody(Some(context.waker().clone()));
-        (Poll::Pending, self.waiting.insert(id, somebody))
+        let replaced = match self.waiting.get_mut(ticket.0) {
+            Some(Waiting::Outstanding(Some(known))) if known.will_wake(context.waker()) => None,
+            Some(Waiting::Outstanding(known)) => known.replace(context.waker().clone()),
+            Some(Waiting::Done(_)) | None => None,
+        };
+        (Poll::Pending, replaced.map(|waker| Waiting::Outstanding(Some(waker))))
     }
 
     /// The future of a request is gone; what is to be dropped without the lock.
-    pub(super) fn give_up(&mut self, id: WorkId) -> Option<Waiting<B>> {
-        match self.waiting.insert(id, Waiting::Nobody) {
-            Some(Waiting::Done(work)) => {
-                self.waiting.remove(&id);
-                self.keep(work).map(Waiting::Done)
+    pub(super) fn give_up(&mut self, id: WorkId, ticket: Ticket) -> Option<Waiting<B>> {
+        match self.waiting.try_remove(ticket.0)? {
+            Waiting::Done(work) => self.keep(work).map(Waiting::Done),
+            outstanding @ Waiting::Outstanding(_) => {
+                if let Some(place) = self.tickets.get_mut(id.place()) {
+                    *place = None;
+                }
+                Some(outstanding)
             }
-            other => other,
         }
     }
 
@@ -296,8 +321,9 @@ impl<T: Transport, B: HostBuffer> Drop for Driver<T, B> {
 /// ends it there and then.
 pub(super) async fn drive<T: Transport, B: HostBuffer>(driver: Driver<T, B>, channel: Watched) {
     let shared = &driver.0;
+    let mut news = News { wakers: Vec::new(), excess: Vec::new() };
     loop {
-        let Some(look) = shared.upgrade().map(|shared| shared.look()) else { return };
+        let Some(look) = shared.upgrade().map(|shared| shared.look(&mut news)) else { return };
         match look {
             Look::Over => return,
             Look::More => yield_now().await,

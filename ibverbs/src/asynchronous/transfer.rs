@@ -1,6 +1,7 @@
 //! The future of a request that owns its buffer.
 
 use std::{
+    borrow::Cow,
     fmt,
     future::Future,
     pin::Pin,
@@ -8,8 +9,8 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::state::Shared;
-use crate::{Finished, HostBuffer, Result, Transport, WorkId};
+use super::state::{Shared, Ticket};
+use crate::{Error, Finished, HostBuffer, Result, Transport, WorkId};
 
 /// A request that was posted; finishes with its completion and its buffer.
 ///
@@ -19,12 +20,13 @@ use crate::{Finished, HostBuffer, Result, Transport, WorkId};
 pub struct Transfer<T: Transport, B: HostBuffer> {
     shared: Arc<Shared<T, B>>,
     id: WorkId,
+    ticket: Ticket,
     handed_out: bool,
 }
 
 impl<T: Transport, B: HostBuffer> Transfer<T, B> {
-    pub(super) fn new(shared: Arc<Shared<T, B>>, id: WorkId) -> Self {
-        Self { shared, id, handed_out: false }
+    pub(super) fn new(shared: Arc<Shared<T, B>>, id: WorkId, ticket: Ticket) -> Self {
+        Self { shared, id, ticket, handed_out: false }
     }
 
     /// Which request.
@@ -40,17 +42,25 @@ impl<T: Transport, B: HostBuffer> Future for Transfer<T, B> {
     type Output = Result<Finished<'static, B>>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let (outcome, replaced) = self.shared.state().poll_finished(self.id, context);
+        if self.handed_out {
+            return Poll::Ready(Err(HANDED_OUT));
+        }
+        let (outcome, replaced) = self.shared.state().poll_finished(self.ticket, context);
         drop(replaced);
         self.handed_out = outcome.is_ready();
         outcome
     }
 }
 
+const HANDED_OUT: Error = Error::Invalid {
+    what: Cow::Borrowed("the transfer was awaited to its end before"),
+    remedy: "await it once",
+};
+
 impl<T: Transport, B: HostBuffer> Drop for Transfer<T, B> {
     fn drop(&mut self) {
         if !self.handed_out {
-            let left = self.shared.state().give_up(self.id);
+            let left = self.shared.state().give_up(self.id, self.ticket);
             drop(left);
         }
     }

@@ -35,12 +35,13 @@ pub(super) struct Extended {
 /// Completions that were copied and not handed out yet.
 #[derive(Debug)]
 struct Found {
+    fields: CompletionFields,
     entries: [ExtendedCompletion; ROOM],
     /// `entries[next..filled]` are still to be handed out.
     next: usize,
     filled: usize,
-    /// What ended the last round, to be told when its completions are handed out.
-    failure: Option<i32>,
+    /// What ended the last round, to be told when its completions are handed out; 0 if nothing did.
+    failure: i32,
 }
 
 impl Extended {
@@ -58,8 +59,8 @@ impl Extended {
         // ibv_next_poll has found none, so it is never asked for a next one. Nothing is lost by that:
         // what costs time there is the kernel.
         let one_by_one = queue.context().query_device()?.vendor_id() == SOFTWARE_ROCE;
-        let (entries, failure) = ([ExtendedCompletion::new(fields); ROOM], None);
-        let found = Box::new(Found { entries, next: 0, filled: 0, failure });
+        let entries = [ExtendedCompletion::new(fields); ROOM];
+        let found = Box::new(Found { fields, entries, next: 0, filled: 0, failure: 0 });
         Ok(Self { fields, one_by_one, found: Mutex::new(Some(found)) })
     }
 }
@@ -99,7 +100,6 @@ pub struct Poller<'q> {
     queue: Parent<'q, CompletionQueue<'q>>,
     /// Of `queue`, to be put back; `None` never outside of drop.
     found: Option<Box<Found>>,
-    fields: CompletionFields,
     one_by_one: bool,
 }
 
@@ -137,7 +137,7 @@ impl<'q> Poller<'q> {
                 remedy: "make it with `fields`, or take completions with `poll`",
             });
         };
-        let (fields, one_by_one) = (extended.fields, extended.one_by_one);
+        let one_by_one = extended.one_by_one;
         let found = extended.found.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(found) = found else {
             return Err(Error::Invalid {
@@ -145,7 +145,7 @@ impl<'q> Poller<'q> {
                 remedy: "drop that first, or share it",
             });
         };
-        Ok(Self { queue, found: Some(found), fields, one_by_one })
+        Ok(Self { queue, found: Some(found), one_by_one })
     }
 
     /// The next completion, lent until the next call; `None` if nothing has finished.
@@ -175,14 +175,14 @@ impl<'q> Poller<'q> {
     #[inline]
     #[expect(clippy::should_implement_trait, reason = "an iterator cannot lend its items")]
     pub fn next(&mut self) -> Result<Option<&ExtendedCompletion>> {
-        if self.is_spent() && !self.refill()? {
-            return Ok(None);
+        let Some(found) = self.found.as_mut() else { return Ok(None) };
+        if found.next == found.filled {
+            (found.next, found.filled) = (0, 0);
+            found.filled = found.refill(&self.queue, self.one_by_one)?;
         }
-        Ok(self.found.as_mut().and_then(|found| {
-            let place = found.next;
-            found.next += 1;
-            found.entries.get(place)
-        }))
+        let entry = found.entries[..found.filled].get(found.next);
+        found.next += usize::from(entry.is_some());
+        Ok(entry)
     }
 
     /// As [`next`](Self::next), but hands out all that one look finds, at most 64, as a slice.
@@ -192,13 +192,12 @@ impl<'q> Poller<'q> {
     /// As for [`next`](Self::next).
     #[inline]
     pub fn poll(&mut self) -> Result<&[ExtendedCompletion]> {
-        if self.is_spent() {
-            self.refill()?;
+        let Some(found) = self.found.as_mut() else { return Ok(&[]) };
+        if found.next < found.filled {
+            return Ok(found.left());
         }
-        Ok(self.found.as_mut().map_or(&[], |found| {
-            let from = std::mem::replace(&mut found.next, found.filled);
-            found.entries.get(from..found.filled).unwrap_or_default()
-        }))
+        let filled = found.refill(&self.queue, self.one_by_one)?;
+        Ok(found.entries.get(..filled).unwrap_or_default())
     }
 
     /// As [`poll`](Self::poll), but waits for the first completion for up to `timeout`, in the way of
@@ -208,16 +207,15 @@ impl<'q> Poller<'q> {
     ///
     /// As for [`next`](Self::next) and [`CompletionQueue::request_notification`].
     pub fn wait(&mut self, timeout: Duration) -> Result<&[ExtendedCompletion]> {
-        if self.is_spent() {
-            let queue = self.queue.again();
-            queue.wait_until(timeout, || self.refill())?;
+        let Some(found) = self.found.as_mut() else { return Ok(&[]) };
+        if found.next == found.filled {
+            (found.next, found.filled) = (0, 0);
+            self.queue.wait_until(timeout, || {
+                found.filled = found.refill(&self.queue, self.one_by_one)?;
+                Ok(found.filled > 0)
+            })?;
         }
-        self.poll_found()
-    }
-
-    /// What was copied already, without another look.
-    fn poll_found(&mut self) -> Result<&[ExtendedCompletion]> {
-        if self.is_spent() { Ok(&[]) } else { self.poll() }
+        Ok(found.left())
     }
 
     /// The queue.
@@ -225,30 +223,57 @@ impl<'q> Poller<'q> {
     pub fn queue(&self) -> &CompletionQueue<'q> {
         &self.queue
     }
+}
 
-    #[inline]
-    fn is_spent(&self) -> bool {
-        self.found.as_ref().is_none_or(|found| found.next >= found.filled)
+impl Found {
+    /// Hands out what is left of an earlier round.
+    fn left(&mut self) -> &[ExtendedCompletion] {
+        let from = std::mem::replace(&mut self.next, self.filled);
+        self.entries.get(from..self.filled).unwrap_or_default()
     }
 
-    /// Copies what has finished, once all before was handed out; whether there was any.
-    fn refill(&mut self) -> Result<bool> {
-        let (cq, fields) = (self.queue.as_raw().cast::<ibv_cq_ex>(), self.fields);
-        let Some(found) = self.found.as_mut() else { return Ok(false) };
-        (found.next, found.filled) = (0, 0);
+    /// Copies what has finished in the queue that this is of over the entries, all of which were handed out; how many it were.
+    #[inline]
+    fn refill(&mut self, queue: &CompletionQueue<'_>, one_by_one: bool) -> Result<usize> {
+        self.tell_failure()?;
+        let (cq, fields) = (queue.as_raw().cast::<ibv_cq_ex>(), self.fields);
         let copy = |entry: &mut ExtendedCompletion| {
             // SAFETY: on a completion, by the contract of `take`, and `has_all` saw the entries for `fields`.
             unsafe { entry.read(cq, fields) };
         };
         // SAFETY: a live extended queue, which `has_all` looked at.
-        found.filled =
-            unsafe { take(cq, self.one_by_one, &mut found.failure, &mut found.entries, copy) }?;
-        Ok(found.filled > 0)
+        let (filled, ended) = unsafe { take(cq, one_by_one, &mut self.entries, copy) };
+        self.note_end(filled, ended)?;
+        Ok(filled)
+    }
+
+    /// The error that ended an earlier round after some completions.
+    #[inline]
+    fn tell_failure(&mut self) -> Result<()> {
+        if self.failure == 0 { Ok(()) } else { failed(std::mem::take(&mut self.failure)) }
+    }
+
+    /// Tells what ended a round that found nothing, and keeps what ended another one too soon.
+    #[inline]
+    fn note_end(&mut self, filled: usize, ended: i32) -> Result<()> {
+        if ended == 0 || ended == libc::ENOENT {
+            return Ok(());
+        }
+        if filled == 0 {
+            return failed(ended);
+        }
+        self.failure = ended;
+        Ok(())
     }
 }
 
-/// Goes through what has finished, and lets `copy` fill a place of `room` from each; how many it were.
-/// `failure` is what ended an earlier call too soon, told now; what ends this one too soon is left there.
+#[cold]
+fn failed(code: i32) -> Result<()> {
+    Verb::new("ibv_start_poll").status(code)
+}
+
+/// Goes through what has finished, and lets `copy` fill a place of `room` from each: how many it were, and what start or next
+/// returned last.
 ///
 /// # Safety
 ///
@@ -258,47 +283,71 @@ impl<'q> Poller<'q> {
 unsafe fn take<T>(
     cq: *mut ibv_cq_ex,
     one_by_one: bool,
-    failure: &mut Option<i32>,
     room: &mut [T],
     copy: impl Fn(&mut T),
-) -> Result<usize> {
-    let verb = Verb::new("ibv_start_poll");
-    if let Some(code) = failure.take() {
-        verb.status(code)?;
+) -> (usize, i32) {
+    if one_by_one {
+        // SAFETY: by this function's contract.
+        return unsafe { take_one_by_one(cq, room, copy) };
     }
+    let Some((first, rest)) = room.split_first_mut() else { return (0, 0) };
+    let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
+    // SAFETY: by this function's contract; no thread has it locked for longer than such a call.
+    let started = unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) };
+    if started != 0 {
+        return (0, started);
+    }
+    copy(first);
+    // SAFETY: by this function's contract, between start and end.
+    let (more, ended) = unsafe { take_more(cq, rest, copy) };
+    // SAFETY: by this function's contract, after a start that succeeded.
+    unsafe { rdma_sys::ibv_end_poll(cq) };
+    (1 + more, ended)
+}
+
+/// The completions after the one that the queue is on.
+///
+/// # Safety
+///
+/// As for [`take`], between start and end.
+#[inline]
+unsafe fn take_more<T>(cq: *mut ibv_cq_ex, room: &mut [T], copy: impl Fn(&mut T)) -> (usize, i32) {
     let size = room.len();
     let mut places = room.iter_mut();
-    let mut place = places.next();
-    let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
-    let mut ended = 0;
-    while ended == 0 && place.is_some() {
-        // SAFETY: by this function's contract; no thread has it locked for longer than such a call.
-        ended = unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) };
+    while let Some(place) = places.next() {
+        // SAFETY: by this function's contract, on a completion.
+        let ended = unsafe { rdma_sys::ibv_next_poll(cq) };
         if ended != 0 {
-            break;
+            return (size - places.len() - 1, ended);
         }
-        while let Some(entry) = place {
-            copy(entry);
-            place = places.next();
-            if one_by_one || place.is_none() {
-                break;
-            }
-            // SAFETY: as above, on a completion.
-            ended = unsafe { rdma_sys::ibv_next_poll(cq) };
-            if ended != 0 {
-                break;
-            }
+        copy(place);
+    }
+    (size, 0)
+}
+
+/// As [`take`], with a start and an end for each completion.
+///
+/// # Safety
+///
+/// As for [`take`].
+#[inline(never)]
+unsafe fn take_one_by_one<T>(
+    cq: *mut ibv_cq_ex,
+    room: &mut [T],
+    copy: impl Fn(&mut T),
+) -> (usize, i32) {
+    let mut attributes = rdma_sys::ibv_poll_cq_attr::default();
+    for (filled, place) in room.iter_mut().enumerate() {
+        // SAFETY: by this function's contract; no thread has it locked for longer than such a call.
+        let ended = unsafe { rdma_sys::ibv_start_poll(cq, &raw mut attributes) };
+        if ended != 0 {
+            return (filled, ended);
         }
+        copy(place);
         // SAFETY: as above, after a start that succeeded.
         unsafe { rdma_sys::ibv_end_poll(cq) };
     }
-    let filled = size - places.len() - usize::from(place.is_some());
-    match ended {
-        0 | libc::ENOENT => {}
-        code if filled == 0 => return verb.status(code).map(|()| 0),
-        code => *failure = Some(code),
-    }
-    Ok(filled)
+    (room.len(), 0)
 }
 
 impl Drop for Poller<'_> {
@@ -314,7 +363,7 @@ impl fmt::Debug for Poller<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Poller")
             .field("queue", &ptr::from_ref(self.queue()))
-            .field("fields", &self.fields)
+            .field("fields", &self.queue.fields())
             .finish_non_exhaustive()
     }
 }

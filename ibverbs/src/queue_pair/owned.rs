@@ -12,7 +12,6 @@
 //!    before it is freed, as everywhere.
 
 use std::{
-    collections::VecDeque,
     fmt,
     ops::RangeBounds,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
@@ -51,11 +50,18 @@ pub struct OwnedQueuePair<'a, T, B: HostBuffer, S = ReadyToSend> {
 struct Work<'a, B: HostBuffer> {
     sends: InFlight<OwnedBuffer<'a, B>>,
     receives: InFlight<OwnedBuffer<'a, B>>,
-    /// Polled, and not handed out yet.
-    found: VecDeque<Completion>,
+    found: Box<Found>,
 }
 
-/// Completions that are polled in one go.
+/// Completions that were polled in one go.
+struct Found {
+    slots: [Completion; BATCH],
+    /// `slots[next..filled]` are not handed out yet.
+    next: usize,
+    filled: usize,
+}
+
+/// Completions that are polled at a time.
 const BATCH: usize = 16;
 
 impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
@@ -84,7 +90,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
         let work = Work {
             sends: InFlight::with_capacity(sends),
             receives: InFlight::with_capacity(receives),
-            found: VecDeque::with_capacity(BATCH),
+            found: Box::new(Found { slots: Completion::slots(), next: 0, filled: 0 }),
         };
         Ok(Self { pair, work, channel })
     }
@@ -197,6 +203,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     }
 
     /// Posts a request, whose buffer must then be [kept](Self::keep) before anything else happens.
+    #[inline(always)]
     pub(crate) fn post_request(&mut self, request: SendWr<'_, T>) -> Result<WorkId, RejectReason> {
         let sends = &self.work.sends;
         let id = sends
@@ -207,6 +214,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     }
 
     /// Keeps the buffer of the request that was just posted.
+    #[inline]
     pub(crate) fn keep(&mut self, buffer: OwnedBuffer<'a, B>) {
         self.work.sends.insert(buffer);
     }
@@ -298,10 +306,12 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
     /// [`Error::Verb`] if the completion queue broke, [`Error::UnknownWork`] if the device reports a request that is not
     /// outstanding; the next call goes on behind that.
     #[doc(alias = "ibv_poll_cq")]
+    #[inline]
     pub fn poll(&mut self) -> Result<Option<Finished<'a, B>>> {
-        if self.work.found.is_empty() {
-            let mut slots = Completion::slots::<BATCH>();
-            self.work.found.extend(self.pair.send_queue().poll(&mut slots)?);
+        let found = &mut *self.work.found;
+        if found.next == found.filled {
+            (found.next, found.filled) = (0, 0);
+            found.filled = self.pair.send_queue().poll(&mut found.slots)?.len();
         }
         self.work.take()
     }
@@ -313,9 +323,10 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
     ///
     /// As for [`poll`](Self::poll) and [`CompletionQueue::wait`].
     pub fn wait(&mut self, timeout: Duration) -> Result<Option<Finished<'a, B>>> {
-        if self.work.found.is_empty() {
-            let mut slots = Completion::slots::<BATCH>();
-            self.work.found.extend(self.pair.send_queue().wait(&mut slots, timeout)?);
+        let found = &mut *self.work.found;
+        if found.next == found.filled {
+            (found.next, found.filled) = (0, 0);
+            found.filled = self.pair.send_queue().wait(&mut found.slots, timeout)?.len();
         }
         self.work.take()
     }
@@ -414,8 +425,12 @@ impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
 }
 
 impl<'a, B: HostBuffer> Work<'a, B> {
+    #[inline(always)]
     fn take(&mut self) -> Result<Option<Finished<'a, B>>> {
-        let Some(completion) = self.found.pop_front() else { return Ok(None) };
+        let found = &mut *self.found;
+        let Some(completion) = found.slots[..found.filled].get(found.next) else { return Ok(None) };
+        found.next += 1;
+        let completion = *completion;
         let id = completion.id();
         let list = if id & WorkId::RECEIVE == 0 { &mut self.sends } else { &mut self.receives };
         let buffer = list.remove(id & !WorkId::RECEIVE).map_err(|_| Error::UnknownWork { id })?;

@@ -187,6 +187,22 @@ fn a_future_that_is_dropped_after_its_request_has_finished_leaves_it_to_be_claim
     });
 }
 
+/// Its place may belong to another one by then.
+#[test]
+fn a_transfer_that_is_polled_after_its_end_gets_an_error() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..2 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        let mut first = a.send(buffer(&bench, &[1; 8])).unwrap();
+        (&mut first).await.unwrap().outcome().unwrap();
+        let second = a.send(buffer(&bench, &[2; 8])).unwrap();
+        assert!(matches!((&mut first).await, Err(Error::Invalid { .. })));
+        drop(first);
+        assert_eq!(second.await.unwrap().buffer[..], [2; 8]);
+    });
+}
+
 #[test]
 fn a_receive_that_is_given_up_loses_no_message() {
     on_pairs(|bench, a, b| async move {

@@ -130,6 +130,9 @@ fn legend_rows(series: &[Series], width: u32) -> Vec<LegendRow<'_>> {
     let mut rows: Vec<LegendRow<'_>> = vec![Vec::new()];
     let mut next = START;
     for (index, series) in series.iter().enumerate() {
+        if series.points.is_empty() {
+            continue;
+        }
         let length = i32::try_from(series.name.chars().count()).unwrap_or(i32::MAX / 16) * 8 + 44;
         if next > START && i64::from(next) + i64::from(length) > i64::from(width) {
             rows.push(Vec::new());

@@ -108,7 +108,8 @@ impl Panel {
         self
     }
 
-    /// Adds a series. Eight can be told apart.
+    /// Adds a series. Eight can be told apart. One without points takes a colour, so that those after it look as in a
+    /// panel where it has some, and is not named.
     #[must_use]
     pub fn series(mut self, series: Series) -> Self {
         self.series.push(series);

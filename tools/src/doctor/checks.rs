@@ -1,324 +1,174 @@
-//! The checks, from the libraries up to the network.
+//! All checks, from the libraries up to the network. One thing that is missing is told once: what follows from it
+//! is not looked at.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
+use example_support::chain;
+
+use super::{
+    Check, Options, Verdict, cards,
+    device::{self, Around},
+    gpu,
+    kernel::{self, Access},
+    libraries, locked_memory,
+    machine::Machine,
+    nvme,
 };
 
-use ibverbs::{Context, Device, GidEntry, GidType, LinkLayer, PortNumber, PortState};
-use rustix::{
-    fs::{Access, access},
-    process::{Resource, getrlimit},
-};
-
-use super::{Check, sysfs};
-
-/// Everything there is to look at on this machine.
-pub(crate) fn all() -> Vec<Check> {
-    let mut checks = libraries();
-    checks.push(kernel());
-    checks.extend(device_nodes());
-    checks.push(locked_memory());
-    checks.extend(devices());
-    checks.push(iommu());
-    checks.extend(gpu_memory());
-    checks
-}
-
-fn libraries() -> Vec<Check> {
-    let library = match rdma_sys::Library::system() {
-        Ok(library) => library,
-        Err(error) => return vec![Check::no("libibverbs", "not there", error.to_string())],
-    };
-    let mut checks = vec![Check::yes("libibverbs", loaded("libibverbs.so"))];
-    checks.push(match library.connection_manager() {
-        Ok(_) => Check::yes("librdmacm", loaded("librdmacm.so")),
-        Err(error) => Check::note("librdmacm", "not there", error.to_string()),
-    });
-    checks.push(match library.efa() {
-        Ok(_) => Check::yes("libefa", loaded("libefa.so")),
-        Err(error) => {
-            Check::note("libefa", "not there, which only EFA devices need", error.to_string())
-        }
-    });
-    let missing = [
-        ("dma-bufs", library.verbs().ibv_reg_dmabuf_mr.is_some(), "ibv_reg_dmabuf_mr"),
-        ("GID tables", library.verbs()._ibv_query_gid_table.is_some(), "_ibv_query_gid_table"),
-        ("extended posting", library.verbs().ibv_qp_to_qp_ex.is_some(), "ibv_qp_to_qp_ex"),
-    ];
-    for (what, there, verb) in missing {
-        if !there {
-            let since = rdma_sys::since(verb).unwrap_or("a newer release");
-            let remedy = format!("install rdma-core {since} or later");
-            checks.push(Check::note(what, format!("this libibverbs lacks {verb}"), remedy));
-        }
+/// Everything there is to look at.
+pub(crate) fn all(machine: &Machine, options: &Options) -> Vec<Check> {
+    let mut libraries = libraries::look(machine);
+    let mut checks = std::mem::take(&mut libraries.checks);
+    checks.push(kernel::support(machine));
+    let cards = cards::without_driver(machine);
+    let has_idle_cards = !cards.is_empty();
+    checks.extend(cards);
+    checks.extend(kernel::device_nodes(machine, &options.device));
+    if kernel::has_verbs(machine) {
+        checks.push(kernel::connection_manager_node(machine));
     }
-    checks
-}
-
-/// The file that a library was loaded from, whose name carries rdma-core's release.
-fn loaded(file: &str) -> String {
-    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
-    let path = maps.lines().filter_map(|line| line.split_whitespace().nth(5));
-    path.filter(|path| path.contains(file))
-        .map(|path| fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path)))
-        .map(|path| path.display().to_string())
-        .next()
-        .unwrap_or_else(|| "loaded".to_owned())
-}
-
-fn kernel() -> Check {
-    let what = "kernel support (ib_uverbs)";
-    if Path::new("/sys/class/infiniband_verbs").exists() {
-        Check::yes(what, "loaded")
+    checks.push(locked_memory::look(machine));
+    let topology = gpu::topology(machine);
+    let has_gpus = topology.as_ref().is_some_and(|topology| !topology.gpus.is_empty());
+    let around = Around { machine, libraries: &libraries, wanted: &options.device, has_gpus };
+    let (found, works) = devices(&around, has_idle_cards);
+    checks.extend(found);
+    checks.push(iommu(machine));
+    checks.extend(gpu::look(machine, topology.as_ref()));
+    let blocked = if !works {
+        Some("there is no RDMA device that works")
+    } else if !libraries.has_connection_manager {
+        Some("librdmacm is not there")
+    } else if !kernel::has_connection_manager(machine) {
+        Some("the connection manager's node cannot be used")
     } else {
-        Check::no(
-            what,
-            "not loaded",
-            "try `modprobe ib_uverbs`; in a container, the host must have it",
-        )
-    }
-}
-
-fn device_nodes() -> Vec<Check> {
-    let folder = "/dev/infiniband";
-    let nodes: Vec<PathBuf> = sysfs::entries(folder)
-        .into_iter()
-        .filter(|path| sysfs::name(path).starts_with("uverbs") || path.ends_with("rdma_cm"))
-        .collect();
-    if nodes.is_empty() {
-        let remedy = "load the driver of your device; a container needs `--device /dev/infiniband`";
-        return vec![Check::no("device nodes", format!("none below {folder}"), remedy)];
-    }
-    nodes
-        .iter()
-        .map(|node| {
-            let what = format!("permission on {}", node.display());
-            match access(node, Access::READ_OK | Access::WRITE_OK) {
-                Ok(()) => Check::yes(what, "may be read and written"),
-                Err(error) => Check::no(
-                    what,
-                    error.to_string(),
-                    "add the user to the node's group (often `rdma`), or give the container the device",
-                ),
-            }
-        })
-        .collect()
-}
-
-fn locked_memory() -> Check {
-    let what = "locked memory (ulimit -l)";
-    match getrlimit(Resource::Memlock).current {
-        None => Check::yes(what, "unlimited"),
-        Some(bytes) if bytes >= 1 << 30 => Check::yes(what, format!("{} MiB", bytes >> 20)),
-        Some(bytes) => Check::no(
-            what,
-            format!("{} KiB: registrations beyond that fail with ENOMEM", bytes >> 10),
-            "`ulimit -l unlimited`, /etc/security/limits.conf, systemd's LimitMEMLOCK=infinity, or docker's \
-             --ulimit memlock=-1",
-        ),
-    }
-}
-
-fn devices() -> Vec<Check> {
-    let devices = match ibverbs::devices() {
-        Ok(devices) => devices,
-        Err(error) => {
-            return vec![Check::no("RDMA devices", "cannot be listed", error.to_string())];
-        }
+        None
     };
-    if devices.is_empty() {
-        return vec![Check::no(
-            "RDMA devices",
-            "none",
-            "load the driver of your device; software devices: `rdma link add rxe0 type rxe netdev eth0`",
-        )];
-    }
-    devices.iter().flat_map(device).collect()
-}
-
-fn device(device: &Device) -> Vec<Check> {
-    let name = device.name();
-    let context = match device.open() {
-        Ok(context) => context,
-        Err(error) => return vec![Check::no(name, "cannot be opened", error.to_string())],
-    };
-    let mut checks = vec![Check::yes(name, placement(Path::new(device.sysfs_path())))];
-    checks.extend(narrow_link(name, Path::new(device.sysfs_path())));
-    let table = context.query_gid_table().unwrap_or_default();
-    for port in context.ports().into_iter().flatten() {
-        checks.extend(self::port(&context, port, &table));
-    }
-    checks
-}
-
-/// Where a device sits.
-fn placement(sysfs: &Path) -> String {
-    let Ok(function) = fs::canonicalize(sysfs.join("device")) else {
-        return "a device in software".to_owned();
-    };
-    let numa = sysfs::text(function.join("numa_node")).unwrap_or_else(|| "-1".to_owned());
-    let speed = sysfs::text(function.join("current_link_speed")).unwrap_or_default();
-    let width = sysfs::text(function.join("current_link_width")).unwrap_or_default();
-    format!("PCI {}, NUMA node {numa}, {speed} x{width}", sysfs::name(&function))
-}
-
-/// A PCIe link that runs below what both ends could do halves the bandwidth without a word.
-fn narrow_link(name: &str, sysfs: &Path) -> Option<Check> {
-    let function = fs::canonicalize(sysfs.join("device")).ok()?;
-    let read = |file: &str| sysfs::text(function.join(file));
-    let (width, most) = (read("current_link_width")?, read("max_link_width")?);
-    let (speed, fastest) = (read("current_link_speed")?, read("max_link_speed")?);
-    (width != most || speed != fastest).then(|| {
-        Check::note(
-            format!("{name}: PCIe link"),
-            format!("runs at {speed} x{width}, could run at {fastest} x{most}"),
-            "put the card into a slot that is wide enough, or look for a riser or power-saving setting",
-        )
-    })
-}
-
-fn port(context: &Context, port: PortNumber, table: &[GidEntry]) -> Vec<Check> {
-    let what = format!("{} port {port}", context.device().name());
-    let attributes = match context.query_port(port) {
-        Ok(attributes) => attributes,
-        Err(error) => return vec![Check::no(what, "cannot be queried", error.to_string())],
-    };
-    let summary = format!(
-        "{}, {}, {} Mb/s, MTU {}",
-        attributes.state(),
-        attributes.link_layer(),
-        attributes.megabits_per_second(),
-        attributes.active_mtu()
-    );
-    if attributes.state() != PortState::ACTIVE {
-        let remedy = if attributes.link_layer() == LinkLayer::INFINIBAND {
-            "check the cable, and that a subnet manager runs (`sminfo`)"
-        } else {
-            "bring the interface up: `ip link set DEV up`"
-        };
-        return vec![Check::no(what, summary, remedy)];
-    }
-    let mut checks = vec![Check::yes(&what, summary)];
-    if attributes.active_mtu() < attributes.max_mtu() {
-        checks.push(Check::note(
-            format!("{what}: MTU"),
-            format!("{} of {}", attributes.active_mtu(), attributes.max_mtu()),
-            "raise the interface's MTU (4200 or 9000) on every host and switch of the network",
+    checks.extend(nvme::look(&options.nvmeof, blocked));
+    if !works {
+        checks.push(Check::yes(
+            "device in software",
+            "needs none of this: `cargo run --example write_with_imm`, `rdma4rs perf write bw -d software`",
         ));
     }
-    let mine: Vec<&GidEntry> = table.iter().filter(|entry| entry.port == port).collect();
-    checks.push(gids(&what, &mine));
-    if attributes.link_layer() == LinkLayer::ETHERNET {
-        checks.extend(interfaces(&what, &mine));
-    }
     checks
 }
 
-fn gids(what: &str, table: &[&GidEntry]) -> Check {
-    let what = format!("{what}: GIDs");
-    let routable = |entry: &&&GidEntry| {
-        !entry.gid.is_link_local() && entry.kind != GidType::ROCE_V1
-            || entry.kind == GidType::INFINIBAND
+/// The devices that are wanted, and whether one of them works.
+fn devices(around: &Around<'_>, has_idle_cards: bool) -> (Vec<Check>, bool) {
+    let Around { machine, libraries, wanted, .. } = around;
+    let what = "RDMA devices";
+    let of_kernel = machine.rdma_devices();
+    let reason = if !libraries.has_verbs {
+        Some("libibverbs is not there")
+    } else if !kernel::has_verbs(machine) {
+        Some("the kernel has no support for RDMA")
+    } else {
+        None
     };
-    match table.iter().find(routable) {
-        Some(entry) => {
-            Check::yes(what, format!("{} at index {} ({})", entry.gid, entry.index, entry.kind))
-        }
-        None if table.is_empty() => {
-            Check::no(what, "none", "give the network interface behind the port an IP address")
-        }
-        None => Check::no(
-            what,
-            "only link-local ones or RoCE v1: other subnets are not reached, software devices do not loop \
-             them back",
-            "give the network interface behind the port an IP address",
-        ),
+    if let Some(reason) = reason {
+        let present = match of_kernel.as_slice() {
+            [] => String::new(),
+            names => format!(" (the kernel has {})", names.join(", ")),
+        };
+        return (vec![Check::skipped(what, &format!("{reason}{present}"))], false);
     }
-}
-
-/// The network interfaces behind a port, each once.
-fn interfaces(what: &str, table: &[&GidEntry]) -> Vec<Check> {
-    let mut indexes: Vec<u32> = table.iter().map(|entry| entry.interface_index).collect();
-    indexes.sort_unstable();
-    indexes.dedup();
-    let mut checks = Vec::new();
-    for name in indexes.into_iter().filter_map(sysfs::interface_name) {
-        let folder = Path::new("/sys/class/net").join(&name);
-        let mtu = sysfs::text(folder.join("mtu")).unwrap_or_default();
-        let state = sysfs::text(folder.join("operstate")).unwrap_or_default();
-        checks.push(Check::yes(format!("{what}: interface {name}"), format!("{state}, MTU {mtu}")));
-        checks.push(congestion(&format!("{what}: congestion control of {name}"), &folder));
-    }
-    checks
-}
-
-/// ECN, where the driver shows it in sysfs.
-fn congestion(what: &str, folder: &Path) -> Check {
-    let ecn = folder.join("ecn");
-    if !ecn.exists() {
-        return Check::note(
-            what,
-            "this driver does not show it in sysfs",
-            "look with the vendor's tools, `dcb pfc show dev …` and `ethtool -a …`: RoCE on a lossy network \
-             wants ECN, and PFC for the priority of its traffic",
-        );
-    }
-    let on = |side: &str| {
-        let flags = sysfs::entries(ecn.join(side).join("enable"));
-        flags.iter().filter(|path| sysfs::text(path).as_deref() == Some("1")).count()
+    let list = match ibverbs::devices() {
+        Ok(list) => list,
+        Err(error) => return (vec![Check::no(what, "cannot be listed", chain(&error))], false),
     };
-    match (on("roce_np"), on("roce_rp")) {
-        (0, 0) => Check::note(
-            what,
-            "ECN is off for every priority",
-            "switch it on for the priority of your traffic: ecn/roce_np/enable and ecn/roce_rp/enable",
-        ),
-        (np, rp) => {
-            Check::yes(what, format!("ECN on for {np} priorities to notify and {rp} to react"))
+    if list.is_empty() && of_kernel.is_empty() {
+        return (vec![none(machine, what, has_idle_cards)], false);
+    }
+    let wants = |name: &str| wanted.wants(name);
+    let (mut checks, mut works) = (Vec::new(), false);
+    let (mut unwanted, mut no_node, mut refused, mut unlisted) = (vec![], vec![], vec![], vec![]);
+    let mut names = of_kernel;
+    // Devices of another library have no files of the kernel.
+    names.extend(list.iter().map(|device| device.name().to_owned()));
+    names.sort();
+    names.dedup();
+    for name in names {
+        if !wants(&name) {
+            unwanted.push(name);
+            continue;
+        }
+        match (kernel::access(machine, &name), list.by_name(&name)) {
+            (Access::NoNode, _) => no_node.push(name),
+            (Access::Refused, _) => refused.push(name),
+            (Access::Open, None) => unlisted.push(name),
+            (Access::Open, Some(device)) => {
+                let of_device = device::look(around, device);
+                works |= of_device.iter().all(|check| check.verdict != Verdict::No);
+                checks.extend(of_device);
+            }
         }
     }
+    if checks.is_empty() && no_node.is_empty() && refused.is_empty() && unlisted.is_empty() {
+        let detail =
+            format!("none that -d or RDMA_DEVICE wants; there are {}", unwanted.join(", "));
+        checks.push(Check::no(what, detail, "leave both out to look at all of them"));
+    } else if !unwanted.is_empty() {
+        checks.push(Check::skipped(unwanted.join(", "), "-d or RDMA_DEVICE does not want it"));
+    }
+    if !no_node.is_empty() {
+        checks.push(Check::skipped(no_node.join(", "), "the device node is not there"));
+    }
+    if !refused.is_empty() {
+        checks.push(Check::skipped(refused.join(", "), "the device node cannot be opened"));
+    }
+    if !unlisted.is_empty() {
+        checks.push(without_provider(&unlisted));
+    }
+    (checks, works)
 }
 
-fn iommu() -> Check {
-    let what = "IOMMU";
-    if sysfs::entries("/sys/class/iommu").is_empty() {
-        return Check::yes(what, "off, or not shown");
+/// A kernel that could do RDMA and has nothing to do it with.
+fn none(machine: &Machine, what: &str, has_idle_cards: bool) -> Check {
+    let interface = cards::ethernet_interface(machine).unwrap_or_else(|| "NAME".to_owned());
+    let software = match machine.could_load("rdma_rxe") {
+        Some(false) => "this kernel has no rdma_rxe, so no device in software either".to_owned(),
+        _ => format!(
+            "a device in software: `modprobe rdma_rxe && rdma link add rxe0 type rxe netdev {interface}`"
+        ),
+    };
+    if has_idle_cards {
+        return Check::no(what, "none", format!("load the driver of the card above; {software}"));
     }
-    Check::note(
-        what,
-        "on",
-        "GPUs and NICs that talk to each other directly want it in pass-through mode (iommu=pt), and ACS off \
-         on the switches between them",
+    Check::no(what, "none, and no card on PCI that is known to do RDMA", software)
+}
+
+/// Devices that the kernel has and the library does not list.
+fn without_provider(names: &[String]) -> Check {
+    Check::no(
+        names.join(", "),
+        "the kernel has it, and libibverbs has no provider for it",
+        "install the providers of libibverbs' own release (Debian and Ubuntu: apt install ibverbs-providers; Fedora and \
+         RHEL: dnf install libibverbs), and look at /etc/libibverbs.d and LD_LIBRARY_PATH",
     )
 }
 
-fn gpu_memory() -> Vec<Check> {
-    let release = sysfs::text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let new_enough = sysfs::kernel_version(&release).is_some_and(|version| version >= (5, 12));
-    let dma_buf = if new_enough {
-        Check::yes("dma-buf registration", format!("kernel {release} has it; the driver must too"))
+fn iommu(machine: &Machine) -> Check {
+    if machine.entries("/sys/class/iommu").is_empty() {
+        Check::yes("IOMMU", "off, or not shown")
     } else {
-        Check::note(
-            "dma-buf registration",
-            format!("kernel {release} is older than 5.12"),
-            "a newer kernel, or nvidia_peermem",
-        )
-    };
-    let mut checks = vec![dma_buf];
-    if Path::new("/proc/driver/nvidia").exists() {
-        let loaded = Path::new("/sys/module/nvidia_peermem").exists();
-        checks.push(Check::yes(
-            "NVIDIA driver",
-            sysfs::text("/sys/module/nvidia/version").unwrap_or_else(|| "loaded".to_owned()),
-        ));
-        checks.push(if loaded {
-            Check::yes("nvidia_peermem", "loaded")
-        } else {
-            Check::note("nvidia_peermem", "not loaded", "not needed where dma-bufs work")
-        });
-    } else {
-        checks.push(Check::note("NVIDIA driver", "not loaded", "only GPU memory needs it"));
+        Check::yes("IOMMU", "on; what it does for a card is told with the card")
     }
-    checks
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_without_devices_is_told_how_to_make_one_in_software() {
+        let eth = ("/sys/class/net/ens5/device/vendor", "0x1d0f");
+        let check = none(&Machine::made_of("none", &[eth]), "devices", false);
+        assert!(check.remedy.contains("type rxe netdev ens5"), "{check:?}");
+        let without = [
+            ("/proc/sys/kernel/osrelease", "6.1.0"),
+            ("/lib/modules/6.1.0/modules.dep", "kernel/ib_uverbs.ko:"),
+        ];
+        let check = none(&Machine::made_of("none-rxe", &without), "devices", true);
+        assert!(check.remedy.starts_with("load the driver of the card above"), "{check:?}");
+        assert!(check.remedy.contains("no rdma_rxe"), "{check:?}");
+    }
 }

@@ -6,6 +6,7 @@ use example_support::AnyError;
 use ibverbs::Completion;
 
 use super::{
+    bell::Queues,
     flow::{CREDIT, Inlet, Outlet, lane_of},
     memory::Memory,
     options::Metric,
@@ -65,7 +66,12 @@ fn run<T: Wire, const SEND: bool, const RECEIVE: bool>(
     size: usize,
     count: u64,
 ) -> Result<(), AnyError> {
-    let mut watch = rig.watch("requests to complete and messages to come");
+    let queues = match (SEND, RECEIVE) {
+        (true, true) => Queues::Both,
+        (true, false) => Queues::Sends,
+        _ => Queues::Receives,
+    };
+    let mut watch = rig.watch("requests to complete and messages to come", Some(queues));
     let mut slots = Completion::slots::<32>();
     let (mut sending, mut receiving) = (outlets.len(), inlets.len());
     let expected = size + T::HEADER;
@@ -110,8 +116,11 @@ fn run<T: Wire, const SEND: bool, const RECEIVE: bool>(
             if !inlets.iter().any(Inlet::is_telling) {
                 return Ok(());
             }
+            watch.idle_awake()?;
         } else if RECEIVE && T::LOSSY && sending == 0 && watch.silence() > SILENCE {
             return Ok(());
+        } else if SEND && outlets.iter().any(Outlet::is_starved) {
+            watch.idle_awake()?;
         } else {
             watch.idle()?;
         }

@@ -146,6 +146,11 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
         self.done == self.total
     }
 
+    /// Whether it waits for nothing but credit, which raises no event.
+    pub(crate) const fn is_starved(&self) -> bool {
+        self.sent == self.done && self.sent < self.total
+    }
+
     /// How many are done.
     pub(crate) const fn done(&self) -> u64 {
         self.done

@@ -9,6 +9,7 @@ use example_support::AnyError;
 use ibverbs::{Completion, Gather, Inline, SendWr, SharedBytes};
 
 use super::{
+    bell::Queues,
     clock::Clock,
     flow::Inlet,
     memory::Memory,
@@ -33,14 +34,14 @@ pub(crate) fn round<T: Wire>(
     count: u64,
     skip: u64,
 ) -> Result<Outcome, AnyError> {
-    let polls_memory = T::ORDERED && memory.shared().is_some();
+    let polls_memory = T::ORDERED && memory.shared().is_some() && !rig.plan.events;
     let operation = rig.plan.operation(Metric::Latency, polls_memory);
     let start = Instant::now();
     let (samples, sent) = match (operation, memory.shared()) {
         (Operation::Write, Some(bytes)) => {
             let mut ping = MemoryPing::new(rig, memory, &bytes, size, count)?;
             let samples = exchange(rig, count, skip, &mut ping)?;
-            ping.reporter.finish(rig)?;
+            ping.reporter.await_report(rig)?;
             rig.pings.set(rig.pings.get() + count);
             // What is sent is again what it was.
             bytes.set(rig.layout.outbox(0, size).end - 1, rig.payload[size - 1])?;
@@ -49,7 +50,7 @@ pub(crate) fn round<T: Wire>(
         (Operation::Send | Operation::WriteWithImmediate, _) => {
             let mut ping = MessagePing::new(rig, memory, operation, size, count)?;
             let samples = exchange(rig, count, skip, &mut ping)?;
-            ping.reporter.finish(rig)?;
+            ping.reporter.await_report(rig)?;
             ping.inlet.refill()?;
             (samples, count)
         }
@@ -100,7 +101,7 @@ fn requests<T: Wire>(
     let pair = &rig.lanes[0].pair;
     let mut request = [rig.request(memory, operation, 0, size)?.signaled()];
     let mut slots = Completion::slots::<1>();
-    let mut watch = rig.watch("a request to complete");
+    let mut watch = rig.watch("a request to complete", Some(Queues::Sends));
     let mut samples = Samples::new(rig, count, 1);
     for _ in 0..count {
         pair.post_send(&mut request)?;
@@ -151,7 +152,8 @@ impl<'r> Samples<'r> {
 }
 
 /// Lets one of several requests report, and waits for its report before the next one that does.
-struct Reporter {
+struct Reporter<'w> {
+    watch: Watch<'w>,
     every: u64,
     left: u64,
     /// Requests of the round that are still to come.
@@ -160,19 +162,21 @@ struct Reporter {
     slots: [Completion; 1],
 }
 
-impl Reporter {
-    fn new<T: Wire>(count: u64) -> Self {
-        let every = if T::ORDERED { REPORT } else { 1 };
-        Self { every, left: every, to_come: count, outstanding: false, slots: Completion::slots() }
+impl<'w> Reporter<'w> {
+    fn new<T: Wire>(rig: &'w Rig<'_, '_, T>, count: u64) -> Self {
+        Self {
+            watch: rig.watch("earlier requests to complete", Some(Queues::Sends)),
+            every: if T::ORDERED { REPORT } else { 1 },
+            left: if T::ORDERED { REPORT } else { 1 },
+            to_come: count,
+            outstanding: false,
+            slots: Completion::slots(),
+        }
     }
 
     /// Whether the next request is to report.
     #[inline(always)]
-    fn next<T: Wire>(
-        &mut self,
-        rig: &Rig<'_, '_, T>,
-        watch: &mut Watch<'_>,
-    ) -> Result<bool, AnyError> {
+    fn next<T: Wire>(&mut self, rig: &Rig<'_, '_, T>) -> Result<bool, AnyError> {
         self.left -= 1;
         self.to_come -= 1;
         // The last one does, so that after the round no request reads memory any more.
@@ -180,37 +184,31 @@ impl Reporter {
             return Ok(false);
         }
         self.left = self.every;
-        self.await_report(rig, watch)?;
+        self.await_report(rig)?;
         self.outstanding = true;
         Ok(true)
     }
 
-    fn await_report<T: Wire>(
-        &mut self,
-        rig: &Rig<'_, '_, T>,
-        watch: &mut Watch<'_>,
-    ) -> Result<(), AnyError> {
+    /// Waits for the report that is outstanding, if one is.
+    fn await_report<T: Wire>(&mut self, rig: &Rig<'_, '_, T>) -> Result<(), AnyError> {
         while self.outstanding {
             if let [completion] = rig.sends.poll(&mut self.slots)? {
                 completion.outcome().map_err(T::failure)?;
                 self.outstanding = false;
+                self.watch.progress();
             } else {
-                watch.idle()?;
+                self.watch.idle()?;
             }
         }
         Ok(())
-    }
-
-    fn finish<T: Wire>(&mut self, rig: &Rig<'_, '_, T>) -> Result<(), AnyError> {
-        self.await_report(rig, &mut rig.watch("the last request to complete"))
     }
 }
 
 /// Writes whose last byte says that they have come.
 struct MemoryPing<'p, 'r, 'a, T: Wire> {
     rig: &'p Rig<'r, 'a, T>,
-    watch: Watch<'r>,
-    reporter: Reporter,
+    watch: Watch<'p>,
+    reporter: Reporter<'p>,
     /// Where the last byte comes, and the bits of it in that word.
     heard: &'p AtomicU64,
     heard_shift: usize,
@@ -262,8 +260,8 @@ impl<'p, 'r, 'a, T: Wire> MemoryPing<'p, 'r, 'a, T> {
         let [first, ..] = (rig.pings.get() + 1).to_le_bytes();
         Ok(Self {
             rig,
-            watch: rig.watch("the other side's write"),
-            reporter: Reporter::new::<T>(count),
+            watch: rig.watch("the other side's write", None),
+            reporter: Reporter::new(rig, count),
             heard,
             heard_shift,
             hearing: first,
@@ -276,7 +274,7 @@ impl<'p, 'r, 'a, T: Wire> MemoryPing<'p, 'r, 'a, T> {
 impl<T: Wire> Ping for MemoryPing<'_, '_, '_, T> {
     #[inline(always)]
     fn send(&mut self) -> Result<(), AnyError> {
-        let loud = self.reporter.next(self.rig, &mut self.watch)?;
+        let loud = self.reporter.next(self.rig)?;
         let lane = &self.rig.lanes[0];
         match &mut self.outgoing {
             Outgoing::Inline { bytes, target } => {
@@ -315,8 +313,8 @@ impl<T: Wire> Ping for MemoryPing<'_, '_, '_, T> {
 /// Messages, or writes with an immediate.
 struct MessagePing<'p, 'r, 'a, T: Wire> {
     rig: &'p Rig<'r, 'a, T>,
-    watch: Watch<'r>,
-    reporter: Reporter,
+    watch: Watch<'p>,
+    reporter: Reporter<'p>,
     quiet: [SendWr<'p, T>; 1],
     loud: [SendWr<'p, T>; 1],
     inlet: Inlet<'p, 'a, T>,
@@ -334,8 +332,8 @@ impl<'p, 'r, 'a, T: Wire> MessagePing<'p, 'r, 'a, T> {
         let request = || rig.request(memory, operation, 0, size);
         Ok(Self {
             rig,
-            watch: rig.watch("the other side's message"),
-            reporter: Reporter::new::<T>(count),
+            watch: rig.watch("the other side's message", Some(Queues::Receives)),
+            reporter: Reporter::new(rig, count),
             quiet: [request()?],
             loud: [request()?.signaled()],
             inlet: rig.inlet(memory, 0, false)?,
@@ -347,7 +345,7 @@ impl<'p, 'r, 'a, T: Wire> MessagePing<'p, 'r, 'a, T> {
 impl<T: Wire> Ping for MessagePing<'_, '_, '_, T> {
     #[inline(always)]
     fn send(&mut self) -> Result<(), AnyError> {
-        let loud = self.reporter.next(self.rig, &mut self.watch)?;
+        let loud = self.reporter.next(self.rig)?;
         let pair = &self.rig.lanes[0].pair;
         Ok(pair.post_send(if loud { &mut self.loud } else { &mut self.quiet })?)
     }

@@ -158,6 +158,9 @@ pub(crate) struct Options {
     /// Reads and atomics that are outstanding on the wire [default: the device's limit, at most 16]
     #[arg(short = 'o', long, value_name = "COUNT")]
     pub(crate) outs: Option<u8>,
+    /// Sleeps until there is an event where nothing was found, instead of polling again
+    #[arg(short = 'e', long)]
+    pub(crate) events: bool,
     /// MTU of the path in bytes [default: what both ports have]
     #[arg(short = 'm', long, value_name = "BYTES")]
     pub(crate) mtu: Option<usize>,

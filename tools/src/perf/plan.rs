@@ -51,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) qp_timeout: u8,
     pub(crate) posting: Option<Posting>,
     pub(crate) gpu: Option<usize>,
+    /// Whether waiting sleeps.
+    pub(crate) events: bool,
     pub(crate) verify: bool,
 }
 
@@ -101,6 +103,7 @@ impl Plan {
             qp_timeout: options.qp_timeout,
             posting,
             gpu: options.use_cuda,
+            events: options.events,
             verify: options.verify,
         };
         if let Some(seconds) = options.duration {
@@ -273,6 +276,7 @@ impl Plan {
             ("-r", rx_depth.to_string()),
             ("-l", post_list.to_string()),
             ("-Q", format!("{cq_mod:?}")),
+            ("-e", self.events.to_string()),
             ("--verify", self.verify.to_string()),
             ("--use_cuda", self.gpu.is_some().to_string()),
         ]

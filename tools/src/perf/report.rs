@@ -141,6 +141,9 @@ impl Report {
         if options["bidirectional"] == true {
             words.push("both directions".to_owned());
         }
+        if options["events"] == true {
+            words.push("asleep between completions".to_owned());
+        }
         words.join(", ")
     }
 

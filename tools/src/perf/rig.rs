@@ -8,11 +8,12 @@ use ibverbs::{
 };
 
 use super::{
+    bell::{Bell, Queues},
     flow::{CREDIT, Credit, Inlet, Outlet, Pace},
     memory::{Layout, Memory},
     plan::{Operation, Plan},
     progress::Progress,
-    watch::Watch,
+    watch::{Waiting, Watch},
     wire::{Lane, Local, Wire},
 };
 
@@ -38,8 +39,10 @@ pub(crate) struct Rig<'r, 'a, T: Wire> {
     pub(crate) inline: usize,
     /// Whether this side begins.
     pub(crate) initiator: bool,
-    /// Whether waiting gives way to other threads.
+    /// Whether the device needs the processor that this side polls on.
     pub(crate) yields: bool,
+    /// What this side sleeps at, if it does.
+    pub(crate) bell: Option<Bell<'r, 'a>>,
     pub(crate) progress: &'r Progress,
     /// Pings of all rounds so far, for those that are seen in memory.
     pub(crate) pings: Cell<u64>,
@@ -60,8 +63,14 @@ pub(crate) struct Outcome {
 }
 
 impl<'r, 'a, T: Wire> Rig<'r, 'a, T> {
-    pub(crate) fn watch(&self, what: &'static str) -> Watch<'r> {
-        Watch::new(self.world, what, self.yields)
+    /// Watches a loop that waits for `what`, which these queues tell, if queues do.
+    pub(crate) fn watch(&self, what: &'static str, queues: Option<Queues>) -> Watch<'_> {
+        let waiting = match (&self.bell, queues) {
+            (Some(bell), Some(queues)) => Waiting::Sleeping(bell, queues),
+            _ if self.yields => Waiting::Yielding,
+            _ => Waiting::Spinning,
+        };
+        Watch::new(self.world, what, waiting)
     }
 
     /// The other side's part of the memory that a lane's requests reach.

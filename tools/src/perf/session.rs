@@ -1,16 +1,15 @@
 //! Two ranks, from their devices to the last row.
 
-use std::{cell::Cell, fs, path::Path, time::Duration};
+use std::{cell::Cell, fs, time::Duration};
 
 use efa::Srd;
-use example_support::{AnyError, Found, Launcher, SOFTWARE, World, find_device, find_efa_devices};
-use ibverbs::{
-    Access, Context, Device, DeviceSelector, LocalPort, PageAligned, PortNumber, Rc, RemoteMemory,
-    Uc, Ud,
-};
+use example_support::{AnyError, Launcher, World};
+use ibverbs::{Access, Context, LocalPort, PageAligned, Rc, RemoteMemory, Uc, Ud};
 use serde_json::{Value, json};
 
 use super::{
+    bell::Bell,
+    device::{self, DeviceKind},
     measure,
     memory::{Layout, Memory},
     options::{Metric, Options, Transport, Verb},
@@ -25,26 +24,6 @@ use super::{
 /// Inline bytes that latency asks for, as perftest does.
 const LATENCY_INLINE: u32 = 220;
 
-/// What runs the device's side of the work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum DeviceKind {
-    Hardware,
-    /// Software RoCE or iWARP.
-    Kernel,
-    /// A thread of this process.
-    Process,
-}
-
-impl DeviceKind {
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Hardware => "hardware",
-            Self::Kernel => "software in the kernel",
-            Self::Process => "software in this process",
-        }
-    }
-}
-
 /// One rank, from beginning to end.
 pub(crate) fn rank(world: &World, options: &Options, plan: &Plan) -> Result<(), AnyError> {
     if world.size() != 2 {
@@ -52,16 +31,10 @@ pub(crate) fn rank(world: &World, options: &Options, plan: &Plan) -> Result<(), 
     }
     pin(world, options)?;
     agree(world, plan)?;
-    let (device, stands_in) = find(world, options, plan)?;
-    let kind = match stands_in {
-        Some(_) => DeviceKind::Process,
-        None if Path::new("/sys/class/infiniband").join(device.name()).join("device").exists() => {
-            DeviceKind::Hardware
-        }
-        None => DeviceKind::Kernel,
-    };
+    let (device, stands_in) = device::find(world, options, plan)?;
+    let kind = DeviceKind::of(&device, stands_in.is_some());
     let context = device.open()?;
-    let port = context.local_port(&selector(options)?)?;
+    let port = context.local_port(&device::selector(options)?)?;
     let session = Session { world, options, plan, context: &context, port: &port, kind, stands_in };
     match plan.transport {
         Transport::Rc => session.run::<Rc>(),
@@ -69,50 +42,6 @@ pub(crate) fn rank(world: &World, options: &Options, plan: &Plan) -> Result<(), 
         Transport::Ud => session.run::<Ud>(),
         Transport::Srd => session.run::<Srd>(),
     }
-}
-
-/// The device of this rank, and why it is one in software if it is.
-fn find(
-    world: &World,
-    options: &Options,
-    plan: &Plan,
-) -> Result<(Device, Option<String>), AnyError> {
-    let selector = selector(options)?;
-    if plan.transport != Transport::Srd {
-        #[cfg(feature = "cuda")]
-        if plan.gpu.is_some() {
-            let Found { devices, stands_in } =
-                example_support::find_device_for_gpus(world, &selector)?;
-            return Ok((devices, stands_in));
-        }
-        let Found { devices, stands_in } = find_device(world, &selector)?;
-        return Ok((devices, stands_in));
-    }
-    if let Some(name) = options.device.as_deref().filter(|name| *name != SOFTWARE) {
-        // Each side says which one is its own; nothing is dealt out.
-        let mut found = efa::devices()?.into_iter();
-        let device = found.find(|device| selector.wants(device.name()));
-        let remedy = "`rdma4rs devices` lists what there is";
-        return Ok((device.ok_or_else(|| format!("{name} is no EFA device: {remedy}"))?, None));
-    }
-    let Found { devices, stands_in } = find_efa_devices(world, &selector)?;
-    let first = devices.into_iter().next().ok_or("there is no EFA device")?;
-    Ok((first, stands_in))
-}
-
-/// What `-d`, `-i` and `-x` say, or else the environment.
-fn selector(options: &Options) -> Result<DeviceSelector, AnyError> {
-    let mut selector = match &options.device {
-        Some(name) => DeviceSelector::named(name),
-        None => DeviceSelector::from_env()?,
-    };
-    if let Some(port) = options.ib_port {
-        selector = selector.port(PortNumber::new(port)?);
-    }
-    if let Some(index) = options.gid_index {
-        selector = selector.gid_index(index);
-    }
-    Ok(selector)
 }
 
 /// Keeps this thread on its processor.
@@ -162,8 +91,16 @@ impl Session<'_> {
         let longest = sizes.iter().max().copied().unwrap_or(1);
         let lanes = plan.lanes as usize;
         let domain = context.allocate_protection_domain()?;
-        let sends = context.create_completion_queue(plan.lanes * (plan.tx_depth + SPARE_SENDS))?;
-        let receives = context.create_completion_queue(plan.lanes * plan.rx_depth)?;
+        let channel = plan.events.then(|| context.create_completion_channel()).transpose()?;
+        let queue = |capacity| {
+            let builder = context.completion_queue(capacity);
+            match &channel {
+                Some(channel) => builder.channel(channel).create(),
+                None => builder.create(),
+            }
+        };
+        let sends = queue(plan.lanes * (plan.tx_depth + SPARE_SENDS))?;
+        let receives = queue(plan.lanes * plan.rx_depth)?;
         let layout = Layout::new(lanes, longest)?;
         let mut memory = Memory::new(&domain, layout.total(), self.access(), plan.gpu)?;
         let control_access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -214,6 +151,7 @@ impl Session<'_> {
             inline: setup.inline as usize,
             initiator,
             yields: self.kind != DeviceKind::Hardware || processors() < 3,
+            bell: channel.as_ref().map(|channel| Bell::new(channel, &sends, &receives)),
             progress: &progress,
             pings: Cell::new(0),
             atomics: Cell::new(0),
@@ -408,6 +346,7 @@ impl Session<'_> {
                 "cq_mod": plan.cq_mod,
                 "inline": inline,
                 "bidirectional": plan.bidirectional,
+                "events": plan.events,
                 "verify": plan.verify,
                 "memory": if plan.gpu.is_some() { "gpu" } else { "host" },
                 "launcher": self.world.launcher().to_string(),

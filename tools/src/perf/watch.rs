@@ -1,24 +1,37 @@
-//! Waiting without sleeping, and never for ever.
+//! Waiting, and never for ever.
 
 use std::{
-    thread,
+    hint, thread,
     time::{Duration, Instant},
 };
 
 use example_support::{AnyError, World};
 
-/// Rounds before the first time that a loop gives way: what is nearly there need not wait for that call.
-const SPINS: u64 = 8;
-/// How often a loop that finds nothing looks at the clock and after the other rank, in rounds.
+use super::bell::{Bell, Queues};
+
+/// How often a loop that stays awake looks at the clock and after the other rank, in rounds without progress.
 const ROUNDS: u64 = 1024;
 /// The least time between looks after the other rank, each of which enters the kernel.
 const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
 
-/// Watches over a loop that polls: gives way to others where that helps, and ends it when nothing moves.
+/// What a loop does when it finds nothing.
+#[derive(Clone, Copy)]
+pub(crate) enum Waiting<'w> {
+    /// It looks again.
+    Spinning,
+    /// It gives the processor away first, since the device needs it.
+    Yielding,
+    /// It sleeps until a queue has news.
+    Sleeping(&'w Bell<'w, 'w>, Queues),
+}
+
+/// Watches over a loop that polls: lets it wait, and ends it when nothing moves.
 pub(crate) struct Watch<'w> {
     world: &'w World,
     what: &'static str,
-    yields: bool,
+    waiting: Waiting<'w>,
+    /// From one look at the clock to the next.
+    rounds: u64,
     /// Rounds without progress.
     idle: u64,
     /// Since about when there is no progress.
@@ -27,10 +40,11 @@ pub(crate) struct Watch<'w> {
 }
 
 impl<'w> Watch<'w> {
-    /// Watches a loop that waits for `what`. Where the device needs the processor that the loop runs on, it `yields`.
-    pub(crate) fn new(world: &'w World, what: &'static str, yields: bool) -> Self {
+    /// Watches a loop that waits for `what`.
+    pub(crate) fn new(world: &'w World, what: &'static str, waiting: Waiting<'w>) -> Self {
         let now = Instant::now();
-        Self { world, what, yields, idle: 0, since: now, next_look: now + BETWEEN_LOOKS }
+        let rounds = if matches!(waiting, Waiting::Sleeping(..)) { 1 } else { ROUNDS };
+        Self { world, what, waiting, rounds, idle: 0, since: now, next_look: now + BETWEEN_LOOKS }
     }
 
     /// Something came.
@@ -42,24 +56,40 @@ impl<'w> Watch<'w> {
     /// Nothing came. After the time-out, or if the other rank died, it is an error.
     #[inline(always)]
     pub(crate) fn idle(&mut self) -> Result<(), AnyError> {
-        self.idle += 1;
-        if self.yields && self.idle > SPINS {
-            thread::yield_now();
-        } else {
-            std::hint::spin_loop();
+        match self.waiting {
+            Waiting::Spinning => hint::spin_loop(),
+            Waiting::Yielding => thread::yield_now(),
+            Waiting::Sleeping(bell, queues) => {
+                return if bell.rest(queues)? { self.count() } else { Ok(()) };
+            }
         }
-        if self.idle.is_multiple_of(ROUNDS) { self.look() } else { Ok(()) }
+        self.count()
+    }
+
+    /// As [`idle`](Self::idle), where what is waited for raises no event.
+    pub(crate) fn idle_awake(&mut self) -> Result<(), AnyError> {
+        match self.waiting {
+            Waiting::Spinning => hint::spin_loop(),
+            Waiting::Yielding | Waiting::Sleeping(..) => thread::yield_now(),
+        }
+        self.count()
+    }
+
+    #[inline(always)]
+    fn count(&mut self) -> Result<(), AnyError> {
+        self.idle += 1;
+        if self.idle.is_multiple_of(self.rounds) { self.look() } else { Ok(()) }
     }
 
     /// For how long nothing came, give or take some rounds.
     pub(crate) fn silence(&self) -> Duration {
-        if self.idle <= ROUNDS { Duration::ZERO } else { self.since.elapsed() }
+        if self.idle <= self.rounds { Duration::ZERO } else { self.since.elapsed() }
     }
 
     #[cold]
     fn look(&mut self) -> Result<(), AnyError> {
         let now = Instant::now();
-        if self.idle == ROUNDS {
+        if self.idle == self.rounds {
             self.since = now;
         }
         let limit = self.world.timeout();

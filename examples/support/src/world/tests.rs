@@ -144,6 +144,69 @@ fn a_rank_that_dies_within_a_message_is_named() {
     assert!(text.ends_with("in the middle of a message"), "{text}");
 }
 
+/// What rank 0 of two sees while it works, when rank 1 does `act` once it has been let in.
+fn rank_0_at_work_beside(act: impl FnOnce(&mut TcpStream) + Send) -> Error {
+    let (listener, port) = listener();
+    listener.set_nonblocking(true).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+            let hello = Frame::new(Kind::Hello, 1, introduction(JOB, 2));
+            stream.write_all(&hello.to_bytes()).unwrap();
+            assert_eq!(read(&mut stream).kind, Kind::Welcome);
+            assert_eq!(read(&mut stream).kind, Kind::Start);
+            act(&mut stream);
+        });
+        let world = World::meet(placement(0, 2, port), PATIENT, Some(vec![listener])).unwrap();
+        world.wait_for("thing that never comes", || Ok::<Option<()>, Error>(None)).unwrap_err()
+    })
+}
+
+#[test]
+fn a_rank_that_dies_behind_its_part_of_the_next_operation_is_noticed() {
+    let part = Frame { kind: Kind::Barrier, sequence: 1, detail: 0, payload: Vec::new() };
+    let error = rank_0_at_work_beside(|stream| stream.write_all(&part.to_bytes()).unwrap());
+    let expected = "rank 1 disconnected during the work: it died or was killed";
+    assert_eq!(error.to_string(), expected);
+
+    let reason = Frame::abort(1, "out of memory");
+    let bytes = [part.to_bytes(), reason.to_bytes()].concat();
+    let error = rank_0_at_work_beside(|stream| stream.write_all(&bytes).unwrap());
+    assert_eq!(error.to_string(), "rank 1 gave up: out of memory");
+}
+
+#[test]
+fn a_last_word_that_nobody_takes_does_not_keep_a_rank() {
+    const RANKS: usize = 12;
+    let (listener, port) = listener();
+    listener.set_nonblocking(true).unwrap();
+    let over = std::sync::Barrier::new(RANKS);
+    thread::scope(|scope| {
+        for rank in 1..RANKS {
+            let over = &over;
+            scope.spawn(move || {
+                let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+                let size = rank_on_wire(RANKS);
+                let hello = Frame::new(Kind::Hello, rank_on_wire(rank), introduction(JOB, size));
+                stream.write_all(&hello.to_bytes()).unwrap();
+                assert_eq!(read(&mut stream).kind, Kind::Welcome);
+                assert_eq!(read(&mut stream).kind, Kind::Start);
+                // From here on it reads nothing.
+                over.wait();
+            });
+        }
+        let placement = placement(0, RANKS, port);
+        let world = World::meet(placement, PATIENT, Some(vec![listener])).unwrap();
+        world.lock().fill();
+        let begin = Instant::now();
+        drop(world);
+        let elapsed = begin.elapsed();
+        over.wait();
+        // One second for all of them, and not one for each.
+        assert!(elapsed < Duration::from_secs(8), "{elapsed:?}");
+    });
+}
+
 #[test]
 fn messages_in_single_bytes_are_put_together() {
     let (listener, port) = listener();

@@ -39,15 +39,18 @@ impl Poller<'_> {
         if filled > 0 {
             return Ok(filled);
         }
-        let (cq, fields) = (self.queue.as_raw().cast::<ibv_cq_ex>(), self.fields);
+        let (cq, fields) = (self.queue.as_raw().cast::<ibv_cq_ex>(), found.fields);
         let copy = |place: &mut E| {
             let mut entry = ExtendedCompletion::new(fields);
             // SAFETY: on a completion, by the contract of `take`, and `has_all` saw the entries for `fields`.
             unsafe { entry.read(cq, fields) };
             *place = make(entry, Some(cq));
         };
+        found.tell_failure()?;
         // SAFETY: a live extended queue, which `has_all` looked at; `make` by this function's contract.
-        unsafe { take(cq, self.one_by_one, &mut found.failure, room, copy) }
+        let (filled, ended) = unsafe { take(cq, self.one_by_one, room, copy) };
+        found.note_end(filled, ended)?;
+        Ok(filled)
     }
 
     /// As [`poll_with`](Self::poll_with), but waits for the first completion for up to `timeout`, in the way of

@@ -82,6 +82,7 @@ fn parse(output: &str) -> Option<f64> {
 /// Builds the program in `benches/sideway`, which is no member of the workspace.
 fn build_sideway(settings: &Settings<'_>) -> Result<String> {
     apt::require("cmake", settings.cache)?;
+    apt::require_libclang(settings.cache)?;
     let target = settings.workspace.target.join("bench/sideway");
     let include = output_of(Command::new("cc").arg("-print-file-name=include"))?;
     let include = String::from_utf8_lossy(&include);

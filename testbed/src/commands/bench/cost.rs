@@ -43,6 +43,14 @@ const SRD: [(Case, u32); 6] = [
     (("receive and send, batch of 64", &["--op", "receive"]), 64),
 ];
 
+/// Requests that own their buffers have no twin in C.
+const OWNED: [Case; 4] = [
+    ("polled, one at a time", &["--depth", "1"]),
+    ("polled, 64 outstanding", &["--depth", "64"]),
+    ("awaited with tokio, one at a time", &["--depth", "1", "--tokio"]),
+    ("awaited with tokio, by each of 64 tasks", &["--depth", "64", "--tokio"]),
+];
+
 /// A way to post and to poll: its name in C and in ours, and the flag that selects it.
 type Way = (&'static str, &'static str, &'static [&'static str]);
 
@@ -54,7 +62,7 @@ const WAYS: [Way; 3] = [
 
 /// Measures the tables.
 pub(super) fn measure(settings: &Settings<'_>) -> Result<Report> {
-    let names = ["data_path_cost", "message_cost", "efa_data_path_cost"];
+    let names = ["data_path_cost", "message_cost", "efa_data_path_cost", "owned_cost"];
     let programs = Programs::build(settings.workspace, settings.cache, &names)?;
     let device = programs.device(settings.workspace)?;
     let bench = Bench { settings, programs: &programs, device: &device };
@@ -64,9 +72,10 @@ pub(super) fn measure(settings: &Settings<'_>) -> Result<Report> {
     bench.fill(&mut messages, "message_cost", &MESSAGES, &WAYS[..2])?;
     let mut srd = table("srd-cost", "64 bytes over SRD", &WAYS[..1]);
     bench.fill_srd(&mut srd)?;
+    let owned = bench.owned()?;
     Ok(Report {
         made_with: versions(&["rustc", "cc", "valgrind"]),
-        tables: vec![operations, messages, srd],
+        tables: vec![operations, messages, srd, owned],
     })
 }
 
@@ -105,6 +114,21 @@ impl Bench<'_> {
         Ok(())
     }
 
+    fn owned(&self) -> Result<Table> {
+        let mut table = table("owned", "a write that owns its buffer", &[]);
+        table.columns.push(Column::ours("ours"));
+        for (row, flags) in OWNED.iter().take(self.settings.few(OWNED.len())) {
+            let step = Step::quiet(format!("owned buffers: {row}"));
+            let program = self.programs.ours("owned_cost");
+            let cost = self.cost(&program, |command, count| {
+                command.args(*flags).args(["--iters", &count.to_string()]);
+            })?;
+            table.put(row, 0, cost);
+            step.done();
+        }
+        Ok(table)
+    }
+
     /// Counts the program in C and ours, for two columns beside each other.
     fn pair(
         &self,
@@ -116,15 +140,20 @@ impl Bench<'_> {
     ) -> Result<()> {
         let programs = [self.programs.twin(name), self.programs.ours(name)];
         for (column, program) in programs.iter().enumerate() {
-            let cost = cost_of(&self.programs.folder, self.settings.operations(), |count| {
-                let mut command = Command::new(program);
-                prepare(&mut command, count);
-                command.env("LD_LIBRARY_PATH", self.device);
-                command
-            })?;
-            table.put(row, 2 * place + column, cost.program);
+            table.put(row, 2 * place + column, self.cost(program, &prepare)?);
         }
         Ok(())
+    }
+
+    /// Instructions of a program for one operation; `prepare` says how it does so many.
+    fn cost(&self, program: &Path, prepare: impl Fn(&mut Command, u32)) -> Result<f64> {
+        let cost = cost_of(&self.programs.folder, self.settings.operations(), |count| {
+            let mut command = Command::new(program);
+            prepare(&mut command, count);
+            command.env("LD_LIBRARY_PATH", self.device);
+            command
+        })?;
+        Ok(cost.program)
     }
 }
 

@@ -14,9 +14,9 @@ pub(super) fn rate_of(output: &str) -> Result<f64> {
     Ok(mebibytes * f64::from(1 << 20) / bytes)
 }
 
-/// The latency that half of the messages did not exceed, in microseconds, from a program for latency.
-pub(super) fn latency_of(output: &str) -> Result<f64> {
-    number_below(output, "t_typical[usec]", 4)
+/// Microseconds that half of the messages did not exceed, and their mean, from the output of a program for latency.
+pub(super) fn latency_of(output: &str) -> Result<[f64; 2]> {
+    Ok([number_below(output, "t_typical[usec]", 4)?, number_below(output, "t_avg[usec]", 5)?])
 }
 
 /// A number of the first line below the headings, one of which must be there.
@@ -49,10 +49,10 @@ mod tests {
     }
 
     #[test]
-    fn the_latency_is_the_typical_one() {
+    fn median_and_mean_are_read_from_the_line_below_the_headings() {
         let text = " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]\n \
             8       500          36.49          532.21       39.45    \t       46.66\n";
-        assert_eq!(latency_of(text).unwrap(), 39.45);
+        assert_eq!(latency_of(text).unwrap(), [39.45, 46.66]);
         rate_of(text).unwrap_err();
     }
 }

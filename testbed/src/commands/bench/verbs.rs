@@ -20,62 +20,124 @@ const SIZES: [(u32, &str, u32); 4] =
 /// Requests outstanding where the rate is measured.
 const DEPTH: u32 = 16;
 
-/// Programs of perftest, or ours.
-const COLUMNS: [&str; 3] = ["perftest", "perftest, asleep (`-e`)", "ours"];
+/// How often each program runs: the turns that the scheduler gives differ.
+const RUNS: u32 = 3;
+
+/// Who is measured: perftest and ours, each polling and asleep between completions (`-e`).
+const COLUMNS: [&str; 4] = ["perftest", "ours", "perftest `-e`", "ours `-e`"];
+
+/// Where the column of ours is, from that of perftest that waits in the same way.
+const OURS: usize = 1;
+
+/// What is measured of the programs, each a table.
+struct Tables {
+    rates: Table,
+    medians: Table,
+    means: Table,
+}
 
 /// Measures rates, latencies, and the bindings in one guest.
 pub(super) fn measure(settings: &Settings<'_>) -> Result<Report> {
     let bindings = Bindings::build(settings)?;
     let perf = settings.workspace.build_release_program("rdma4rs-tools")?.display().to_string();
     let mut host = Host::boot(settings, &efa::Options::default())?;
-    let mut rates = table("rate", "messages a second", true);
-    let mut latencies = table("latency", "µs, half of the messages", false);
+    let mut tables = Tables {
+        rates: table("rate", "messages a second", true),
+        medians: table("latency", "µs, half of the messages", false),
+        means: table("latency-mean", "µs, the mean", false),
+    };
     for verb in VERBS.into_iter().take(settings.few(VERBS.len())) {
         for (size, called, count) in SIZES.into_iter().take(settings.few(SIZES.len())) {
             let row = format!("{verb}, {called}");
             let step = Step::quiet(format!("rxe: {row}"));
-            let bandwidth = format!("-x 1 -s {size} -n {count} -t {DEPTH} -Q 1");
-            let latency = format!("-x 1 -s {size} -n {}", count / 4 + 10);
-            // perftest has no way to sleep while it writes.
-            for (column, more) in
-                ["", "-e"].iter().enumerate().take(1 + usize::from(verb != "write"))
-            {
-                step.detail(COLUMNS[column]);
-                let mut run = |kind: &str, flags: &str| {
-                    let program = format!("ib_{verb}_{kind} {flags} -F {more}");
-                    host.run_pair(
-                        &format!("{program} -d rxe_a"),
-                        &format!("{program} -d rxe_b 10.99.1.1"),
-                    )
-                };
-                let rate = run("bw", &bandwidth).and_then(|output| perftest::rate_of(&output));
-                put_or_say(&mut rates, &row, column, rate);
-                let latency = run("lat", &latency).and_then(|output| perftest::latency_of(&output));
-                put_or_say(&mut latencies, &row, column, latency);
+            for (column, waiting) in [(0, ""), (2, "-e")] {
+                let bandwidth = format!("-x 1 -s {size} -n {count} -t {DEPTH} -Q 1 {waiting}");
+                let latency = format!("-x 1 -s {size} -n {} {waiting}", count / 4 + 10);
+                // perftest has no way to sleep while it writes.
+                if verb != "write" || waiting.is_empty() {
+                    step.detail(COLUMNS[column]);
+                    tables.perftest(&mut host, column, &row, verb, [&bandwidth, &latency]);
+                }
+                step.detail(COLUMNS[column + OURS]);
+                let program = format!("{perf} perf {verb}");
+                tables.ours(&mut host, column + OURS, &row, &program, [&bandwidth, &latency])?;
             }
-            step.detail(COLUMNS[2]);
-            let mut run = |kind: &str, flags: &str| {
-                let program = format!("{perf} perf {verb} {kind} {flags}");
-                host.run_pair(
-                    &format!("{program} -d rxe_a"),
-                    &format!("{program} -d rxe_b --json 10.99.1.1"),
-                )
-            };
-            rates.put(&row, 2, ours_of(&run("bw", &bandwidth)?, &["messages_per_second"])?);
-            latencies.put(&row, 2, ours_of(&run("lat", &latency)?, &["latency_ns", "p50"])? / 1e3);
             step.done();
         }
     }
     let bindings = bindings.measure(settings, &mut host)?;
-    Ok(Report { made_with: host.versions()?, tables: vec![rates, latencies, bindings] })
+    let Tables { rates, medians, means } = tables;
+    Ok(Report { made_with: host.versions()?, tables: vec![rates, medians, means, bindings] })
 }
 
-/// Puts a number of others; one that could not be measured is said and left out.
-fn put_or_say(table: &mut Table, row: &str, column: usize, value: Result<f64>) {
-    match value {
-        Ok(value) => table.put(row, column, value),
-        Err(error) => note(&format!("{row} is left out for perftest: {error}")),
+impl Tables {
+    /// Fills a row's cells of perftest; one that could not be measured is said and left out.
+    fn perftest(
+        &mut self,
+        host: &mut Host,
+        column: usize,
+        row: &str,
+        verb: &str,
+        [bandwidth, latency]: [&str; 2],
+    ) {
+        let mut run = |kind: &str, flags: &str| {
+            let program = format!("ib_{verb}_{kind} {flags} -F");
+            host.run_pair(&format!("{program} -d rxe_a"), &format!("{program} -d rxe_b 10.99.1.1"))
+        };
+        let left_out = |error: Error| note(&format!("{row} is left out for perftest: {error}"));
+        match average(|| Ok([perftest::rate_of(&run("bw", bandwidth)?)?])) {
+            Ok([rate]) => self.rates.put(row, column, rate),
+            Err(error) => left_out(error),
+        }
+        match average(|| perftest::latency_of(&run("lat", latency)?)) {
+            Ok(latency) => self.put_latency(row, column, latency),
+            Err(error) => left_out(error),
+        }
     }
+
+    /// Fills a row's cells of ours.
+    fn ours(
+        &mut self,
+        host: &mut Host,
+        column: usize,
+        row: &str,
+        program: &str,
+        [bandwidth, latency]: [&str; 2],
+    ) -> Result<()> {
+        let mut run = |kind: &str, flags: &str| {
+            let program = format!("{program} {kind} {flags}");
+            host.run_pair(
+                &format!("{program} -d rxe_a"),
+                &format!("{program} -d rxe_b --json 10.99.1.1"),
+            )
+        };
+        let [rate] = average(|| Ok([ours_of(&run("bw", bandwidth)?, &["messages_per_second"])?]))?;
+        self.rates.put(row, column, rate);
+        let latency = average(|| {
+            let output = run("lat", latency)?;
+            let of = |name| Ok::<_, Error>(ours_of(&output, &["latency_ns", name])? / 1e3);
+            Ok([of("p50")?, of("mean")?])
+        })?;
+        self.put_latency(row, column, latency);
+        Ok(())
+    }
+
+    fn put_latency(&mut self, row: &str, column: usize, [median, mean]: [f64; 2]) {
+        self.medians.put(row, column, median);
+        self.means.put(row, column, mean);
+    }
+}
+
+/// The means of what several runs give.
+fn average<const N: usize>(mut run: impl FnMut() -> Result<[f64; N]>) -> Result<[f64; N]> {
+    let mut sums = [0.0; N];
+    for _ in 0..RUNS {
+        let numbers = run()?;
+        for (sum, number) in sums.iter_mut().zip(numbers) {
+            *sum += number / f64::from(RUNS);
+        }
+    }
+    Ok(sums)
 }
 
 /// A number of the only row in the JSON of our `perf`.
@@ -99,8 +161,9 @@ fn table(id: &str, unit: &str, more_is_better: bool) -> Table {
         more_is_better,
         columns: vec![
             Column::of_others(COLUMNS[0]),
-            Column::of_others(COLUMNS[1]),
-            Column::ours(COLUMNS[2]),
+            Column::ours(COLUMNS[1]),
+            Column::of_others(COLUMNS[2]),
+            Column::ours(COLUMNS[3]),
         ],
         rows: Vec::new(),
     }
