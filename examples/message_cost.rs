@@ -113,8 +113,8 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         let (sender, receiver) = ends.pairs::<Rc>()?;
         let (sender, receiver) = (sender.create()?, receiver.create()?);
         let (sender_info, receiver_info) = (sender.endpoint(&port), receiver.endpoint(&port));
-        let receiver = receiver.connect(&sender_info, connect_options(&port))?;
-        let sender = sender.connect(&receiver_info, connect_options(&port))?;
+        let receiver = receiver.connect(&sender_info, &connect_options(&port))?;
+        let sender = sender.connect(&receiver_info, &connect_options(&port))?;
         let send = |id: u32| SendWr::<Rc>::send(segment).id(id.into()).signaled();
         ends.run(&sender, &receiver, (0..options.depth).map(send).collect())?;
     }

@@ -16,6 +16,7 @@ use crate::{Error, FlowCounters, PacketMatch, Parent, PortNumber, Result, Verb};
 /// Made by [`Flow::create`]. It borrows or shares its queue pair and its counters, which so cannot end before it.
 ///
 /// Not tried on hardware: on the software device only.
+#[must_use = "the rule ends when this is dropped"]
 pub struct Flow<'a> {
     /// From `ibv_create_flow` on `target`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_flow>,

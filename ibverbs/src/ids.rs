@@ -109,6 +109,12 @@ impl PacketSequence {
     }
 }
 
+impl fmt::Display for PacketSequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
 /// The number of a port of a device; the first is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortNumber(u8);
@@ -189,6 +195,12 @@ impl fmt::Display for Mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_24_bits_are_shown_with_six_digits() {
+        assert_eq!(QueuePairNumber::new(0x12).unwrap().to_string(), "0x000012");
+        assert_eq!(PacketSequence::new(0x12).unwrap().to_string(), "0x000012");
+    }
 
     #[test]
     fn numbers_of_24_bits_refuse_the_25th() {

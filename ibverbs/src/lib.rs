@@ -7,6 +7,7 @@ mod async_event;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod attributes;
+mod bounds;
 mod buffer;
 mod clock;
 mod completion;

@@ -103,6 +103,33 @@ unsafe impl WindowKind for Type2 {
 }
 
 /// A memory window of kind `K`, bound or not.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{
+///     Access, BindOptions, MemoryRegion, MemoryWindow, PostError, QueuePair, Rc, RemoteMemory, Type2,
+/// };
+///
+/// /// Lets the peer write the first kilobyte; the region has `LOCAL_WRITE` and `WINDOW_BIND`.
+/// fn open(
+///     pair: &QueuePair<'_, Rc>,
+///     window: &mut MemoryWindow<'_, Type2>,
+///     region: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<RemoteMemory, Box<dyn std::error::Error>> {
+///     let part = region.window(..1024, Access::REMOTE_WRITE)?;
+///     Ok(pair.bind_window(window, part, BindOptions::new(1))?)
+/// }
+///
+/// /// The peer can write no more when this has completed.
+/// fn close(
+///     pair: &QueuePair<'_, Rc>,
+///     window: &mut MemoryWindow<'_, Type2>,
+///     region: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<(), PostError> {
+///     pair.unbind_window(window, region, BindOptions::new(2))
+/// }
+/// ```
 pub struct MemoryWindow<'a, K> {
     /// From `ibv_alloc_mw` of this kind on `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_mw>,

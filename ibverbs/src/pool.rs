@@ -5,19 +5,36 @@
 
 use std::{
     fmt,
-    ops::Range,
+    ops::{Range, RangeBounds},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
     Access, Error, MemoryRegion, PageAligned, Parent, ProtectionDomain, RemoteMemory, Result,
-    Segment, SharedBytes,
+    Segment, SharedBytes, bounds,
 };
 
 /// Registered memory to borrow from. Cheap to clone; all clones are one pool.
 ///
 /// A block that is dropped while a request still names it is lent again, and the transfer then mixes its bytes into the
 /// next borrower's: hold blocks until their requests have completed. No memory is freed under a device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{Access, PoolOptions, PooledMemory, ProtectionDomain, RegionPool};
+///
+/// fn message<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     text: &[u8],
+/// ) -> ibverbs::Result<(RegionPool<'a>, PooledMemory<'a>)> {
+///     let pool = RegionPool::new(domain, PoolOptions::new(Access::LOCAL_WRITE));
+///     let block = pool.lend(text.len())?;
+///     block.bytes().write(0, text)?;
+///     // `block.segment(..)` goes into a request; the block goes back when it is dropped.
+///     Ok((pool, block))
+/// }
+/// ```
 #[derive(Clone)]
 pub struct RegionPool<'a> {
     shared: Arc<Shared<'a>>,
@@ -246,8 +263,9 @@ impl PooledMemory<'_> {
     /// # Errors
     ///
     /// [`Error::OutOfBounds`] if the range does not lie inside, [`Error::OutOfRange`] if it is longer than 4 GiB - 1.
-    pub fn segment(&self, range: Range<usize>) -> Result<Segment<'_>> {
-        self.region.segment(self.within(range)?)
+    pub fn segment(&self, range: impl RangeBounds<usize>) -> Result<Segment<'_>> {
+        let Range { start, end } = bounds::inside("the pooled memory", range, self.length)?;
+        self.region.segment(self.start + start..self.start + end)
     }
 
     /// The bytes, to be copied in and out.
@@ -264,18 +282,6 @@ impl PooledMemory<'_> {
     pub fn remote(&self) -> RemoteMemory {
         let address = self.region.address() + self.start as u64;
         RemoteMemory::of_region(address, self.length as u64, self.region.remote_key())
-    }
-
-    fn within(&self, range: Range<usize>) -> Result<Range<usize>> {
-        if range.start > range.end || range.end > self.length {
-            return Err(Error::OutOfBounds {
-                what: "the pooled memory",
-                start: range.start as u64,
-                end: range.end as u64,
-                length: self.length as u64,
-            });
-        }
-        Ok(self.start + range.start..self.start + range.end)
     }
 }
 

@@ -1,8 +1,8 @@
 //! Memory of a peer: the handle it publishes, and parts of it.
 
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 
-use crate::{Error, RemoteKey, Result};
+use crate::{Error, RemoteKey, Result, bounds};
 
 /// A registered region of a peer: what one-sided requests name.
 ///
@@ -101,21 +101,14 @@ impl RemoteMemory {
         self.part(offset..self.length.max(offset))
     }
 
-    /// A part of it.
+    /// A part of it. Costs a bounds check.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfBounds`] if the range does not lie inside.
-    pub fn part(&self, range: Range<u64>) -> Result<RemoteSegment> {
-        let Range { start, end } = range;
-        if start > end || end > self.length {
-            return Err(Error::OutOfBounds {
-                what: "the remote memory",
-                start,
-                end,
-                length: self.length,
-            });
-        }
+    #[inline]
+    pub fn part(&self, range: impl RangeBounds<u64>) -> Result<RemoteSegment> {
+        let Range { start, end } = bounds::inside("the remote memory", range, self.length)?;
         Ok(RemoteSegment { address: self.address + start, length: end - start, key: self.key })
     }
 }
@@ -195,6 +188,8 @@ mod tests {
         assert_eq!(MEMORY.part(16..48).unwrap().address(), MEMORY.address() + 16);
         assert_eq!(MEMORY.at(4096).unwrap().len(), 0);
         MEMORY.at(4097).unwrap_err();
+        assert_eq!(MEMORY.part(4000..).unwrap().len(), 96);
+        assert_eq!(MEMORY.part(..).unwrap().len(), 4096);
         MEMORY.part(0..4097).unwrap_err();
         let backwards = Range { start: 2, end: 1 };
         MEMORY.part(backwards).unwrap_err();

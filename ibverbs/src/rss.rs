@@ -178,6 +178,37 @@ impl HashKey {
 /// `CAP_NET_RAW`. Devices whose queue pairs of this kind have states (ConnectX-3) are not supported.
 ///
 /// Not tried on hardware: on the software device only.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use ibverbs::{
+///     CompletionQueue, Flow, FlowRule, HashFields, HashKey, IndirectionTable, Ipv4Match, PacketMatch,
+///     PortNumber, ProtectionDomain, RssQueuePair, WorkQueue,
+/// };
+///
+/// /// Four queues, one for each of four threads, share the packets of IPv4.
+/// fn spread<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queues: [&'a CompletionQueue<'a>; 4],
+///     port: PortNumber,
+/// ) -> ibverbs::Result<(Vec<Arc<WorkQueue<'a>>>, Flow<'a>)> {
+///     let make = |queue| {
+///         let mut work = WorkQueue::builder(domain, queue).max_requests(256).create()?;
+///         work.make_ready()?;
+///         Ok(Arc::new(work))
+///     };
+///     let work = queues.into_iter().map(make).collect::<ibverbs::Result<Vec<_>>>()?;
+///     let table = Arc::new(IndirectionTable::create(&work)?);
+///     let fields = HashFields::IPV4 | HashFields::TCP;
+///     let pair = Arc::new(RssQueuePair::create(domain, &table, &HashKey::SYMMETRIC, fields)?);
+///     let rule = FlowRule::new(PacketMatch::new().ipv4(Ipv4Match::new()));
+///     let flow = Flow::create(&pair, port, rule)?;
+///     Ok((work, flow))
+/// }
+/// ```
 pub struct RssQueuePair<'a> {
     /// From `ibv_create_qp_ex` in `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_qp>,

@@ -9,6 +9,19 @@ use crate::{Error, PortNumber, Result};
 /// Names are prefixes, as in `NCCL_IB_HCA`: `mlx5` is every mlx5 device, and `mlx5_1` is `mlx5_10` too. After `=`
 /// they must match whole, after `^` they are what is not wanted, and `^=` is both. A name may carry a
 /// port. The default wants every device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{DeviceSelector, PortNumber};
+///
+/// let selector: DeviceSelector = "mlx5_0,mlx5_1:2".parse()?;
+/// assert!(selector.wants("mlx5_0") && !selector.wants("mlx5_2"));
+/// assert_eq!(selector.wanted_port("mlx5_1"), Some(PortNumber::new(2)?));
+/// let all_but_one: DeviceSelector = "^=mlx5_3".parse()?;
+/// assert!(all_but_one.wants("mlx5_30") && !all_but_one.wants("mlx5_3"));
+/// # Ok::<(), ibverbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSelector {
     patterns: Vec<Pattern>,

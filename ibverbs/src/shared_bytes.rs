@@ -21,6 +21,23 @@ use std::{
 use crate::{Error, Plain, Result};
 
 /// Bytes that the CPU, the device and its peers share. Reading and writing copies.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::SharedBytes;
+///
+/// /// A header of two words in front of a message, written and read in place.
+/// fn turn_around(bytes: SharedBytes<'_>) -> ibverbs::Result<Vec<u8>> {
+///     let length: u32 = bytes.get(4)?;
+///     let mut message = vec![0; length as usize];
+///     bytes.read(8, &mut message)?;
+///     message.reverse();
+///     bytes.set::<u32>(0, 1)?;
+///     bytes.write(8, &message)?;
+///     Ok(message)
+/// }
+/// ```
 #[derive(Clone, Copy)]
 pub struct SharedBytes<'m> {
     /// Allocated for `length` bytes during `'m`, and reached by raw pointers only.

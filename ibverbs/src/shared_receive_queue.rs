@@ -16,6 +16,31 @@ use crate::{
 ///
 /// Queue pairs made with it ([`QueuePairBuilder::shared_receive_queue`](crate::QueuePairBuilder::shared_receive_queue)) borrow or share
 /// it. Their receives complete in the completion queue of the queue pair that the message came to.
+///
+/// # Examples
+///
+/// Many queue pairs, one store of receives:
+///
+/// ```
+/// use ibverbs::{
+///     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Rc, RecvWr, Reset,
+///     SharedReceiveQueue,
+/// };
+///
+/// fn serve<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queue: &'a CompletionQueue<'a>,
+///     shared: &'a SharedReceiveQueue<'a>,
+///     memory: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<Vec<QueuePair<'a, Rc, Reset>>, Box<dyn std::error::Error>> {
+///     for slot in 0..memory.len() / 4096 {
+///         let into = memory.segment(slot * 4096..(slot + 1) * 4096)?;
+///         shared.post_receive(&mut [RecvWr::to(slot as u64, into)])?;
+///     }
+///     let make = |_| domain.queue_pair(queue, queue).shared_receive_queue(shared).create();
+///     Ok((0..8).map(make).collect::<ibverbs::Result<_>>()?)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SharedReceiveQueue<'a> {
     /// From a creating verb on `domain`, whose context has `post_srq_recv`; freed only by drop.

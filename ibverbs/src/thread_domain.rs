@@ -20,6 +20,31 @@ type InThread = PhantomData<*const ()>;
 /// Where queue pairs without locks are made: a protection domain as one thread sees it.
 ///
 /// Regions and completion queues are made from the protection domain and the context as always.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{
+///     CompletionQueue, ConnectOptions, LocalPort, ProtectionDomain, QpInfo, Rc, Segment, SendWr,
+///     ThreadDomain,
+/// };
+///
+/// fn work(
+///     domain: &ProtectionDomain<'_>,
+///     queue: &CompletionQueue<'_>,
+///     port: &LocalPort,
+///     exchange: impl FnOnce(QpInfo) -> QpInfo,
+///     bytes: Segment<'_>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     // In the thread that posts: neither can leave it.
+///     let thread = ThreadDomain::allocate(domain)?;
+///     let pair = thread.queue_pair::<Rc>(queue, queue).create()?;
+///     let peer = exchange(pair.endpoint(port));
+///     let pair = pair.connect(&peer, &ConnectOptions::new(port))?;
+///     pair.post_send(&mut [SendWr::send(bytes).signaled()])?;
+///     Ok(())
+/// }
+/// ```
 pub struct ThreadDomain<'a> {
     /// The parent domain, which queue pairs are made in. Dropped before the parts it is made of.
     parent: ProtectionDomain<'a>,
@@ -201,7 +226,11 @@ impl<'a, T: Transport> ThreadQueuePair<'a, T, Reset> {
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<ThreadQueuePair<'a, T>>
+    pub fn connect(
+        self,
+        remote: &QpInfo,
+        options: &ConnectOptions,
+    ) -> Result<ThreadQueuePair<'a, T>>
     where
         T: Connected,
     {
@@ -227,7 +256,11 @@ impl<'a, T: Transport> ThreadQueuePair<'a, T, Initialized> {
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<ThreadQueuePair<'a, T>>
+    pub fn connect(
+        self,
+        remote: &QpInfo,
+        options: &ConnectOptions,
+    ) -> Result<ThreadQueuePair<'a, T>>
     where
         T: Connected,
     {

@@ -174,6 +174,24 @@ const WORD: u64 = 8;
 ///
 /// The type says for which transport it is, and each constructor exists only where the transport has the
 /// operation. By default a request is not signaled: it reports only if it fails.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{PostError, QueuePair, Rc, RemoteSegment, Segment, SendWr};
+///
+/// /// Writes, then says so: one doorbell, one completion.
+/// fn publish(
+///     pair: &QueuePair<'_, Rc>,
+///     bytes: Segment<'_>,
+///     place: &RemoteSegment,
+///     word: Segment<'_>,
+/// ) -> Result<(), PostError> {
+///     let write = SendWr::write(bytes, place);
+///     let tell = SendWr::send(word).id(1).signaled();
+///     pair.post_send(&mut [write, tell])
+/// }
+/// ```
 #[repr(C)]
 pub struct SendWr<'a, T> {
     /// `next` is written when posting, and `sg_list` unless the shape is `List`.

@@ -165,7 +165,7 @@ mod tests {
         };
         let (a, b) = (make(), make());
         let options = ibverbs::ConnectOptions::new(&host.port).access(ALL);
-        let a = a.connect(&b.endpoint(&host.port), options).unwrap();
+        let a = a.connect(&b.endpoint(&host.port), &options).unwrap();
         let memory = host.region(vec![0; 8], ALL);
         let (part, word) = (memory.segment(..).unwrap(), memory.remote().at(0).unwrap());
         for request in [SendWr::fetch_and_add(part, &word, 1), SendWr::send(Inline(&[]))] {

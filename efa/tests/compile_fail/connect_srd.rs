@@ -6,7 +6,7 @@ use efa::{Srd, ibverbs::{ConnectOptions, LocalPort, QpInfo, QueueKey, QueuePair,
 
 pub fn ready(pair: QueuePair<'static, Srd, Reset>, port: &LocalPort, peer: &QpInfo) -> bool {
     let _ = (ConnectOptions::new(port), peer, QueueKey(1));
-    pair.connect(peer, ConnectOptions::new(port)).is_ok()
+    pair.connect(peer, &ConnectOptions::new(port)).is_ok()
 }
 
 fn main() {}

@@ -13,6 +13,26 @@ use crate::{
 /// the queue, so that either may be dropped first.
 ///
 /// For requests on shared memory; see [`AsyncQueuePair`](crate::AsyncQueuePair) for buffers that are moved.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{AsyncCompletionQueue, Completion, QueuePair, Rc, Segment, SendWr};
+///
+/// /// `pair` was made with `queue`: `domain.queue_pair::<Rc>(&queue, &queue)`.
+/// async fn send(
+///     queue: &AsyncCompletionQueue,
+///     pair: &QueuePair<'_, Rc>,
+///     bytes: Segment<'_>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     pair.post_send(&mut [SendWr::send(bytes).signaled()])?;
+///     let mut slots = Completion::slots::<1>();
+///     for completion in queue.wait(&mut slots).await? {
+///         completion.outcome()?;
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct AsyncCompletionQueue {
     queue: Arc<CompletionQueue<'static>>,

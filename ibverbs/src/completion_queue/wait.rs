@@ -125,8 +125,8 @@ mod tests {
         let queue = context.completion_queue(8).channel(&channel).spin(spin).create().unwrap();
         let [a, b] = [(); 2].map(|()| domain.queue_pair::<Rc>(&queue, &queue).create().unwrap());
         let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
-        let a = a.connect(&to_b, ConnectOptions::new(&port)).unwrap();
-        let b = b.connect(&to_a, ConnectOptions::new(&port)).unwrap();
+        let a = a.connect(&to_b, &ConnectOptions::new(&port)).unwrap();
+        let b = b.connect(&to_a, &ConnectOptions::new(&port)).unwrap();
         b.post_receive(&mut [RecvWr::new(1)]).unwrap();
 
         let timeout = Duration::from_secs(20);

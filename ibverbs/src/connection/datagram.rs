@@ -145,6 +145,7 @@ impl DatagramRoute {
 ///
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do.
 #[derive(Debug)]
+#[must_use = "the question is given up when this is dropped; `try_finish` has the answer"]
 pub struct LookingUp {
     identifier: Option<Identifier>,
     channel: EventChannel,
@@ -249,6 +250,7 @@ impl AsFd for DatagramListener {
 
 /// Somebody who asks for a datagram queue pair. Dropping it says no.
 #[derive(Debug)]
+#[must_use = "the peer is refused when this is dropped"]
 pub struct DatagramRequest {
     identifier: Identifier,
     private_data: Vec<u8>,

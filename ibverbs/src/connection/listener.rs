@@ -16,6 +16,31 @@ use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 /// Takes connection requests at an address and port.
 ///
 /// As a file descriptor it becomes readable when there is a request. Several threads may accept at a time.
+///
+/// # Examples
+///
+/// ```
+/// use std::{net::SocketAddr, time::Duration};
+///
+/// use ibverbs::{
+///     CompletionQueue, ProtectionDomain,
+///     connection::{Listener, Parameters},
+/// };
+///
+/// fn serve_one(address: SocketAddr) -> ibverbs::Result<()> {
+///     let listener = Listener::bind(address)?;
+///     let request = listener.accept(Duration::from_secs(60))?;
+///     // What the request came in by: everything is made of that device.
+///     let context = request.context()?;
+///     let domain = ProtectionDomain::allocate(&*context)?;
+///     let queue = CompletionQueue::create(&*context, 16)?;
+///     let pair = request.initialize(domain.queue_pair(&queue, &queue).create()?)?;
+///     // Receives are posted here, before the peer can send.
+///     let connection = request.accept(pair, &Parameters::new())?;
+///     drop(connection);
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     identifier: Identifier,
@@ -143,6 +168,7 @@ impl ListenerBuilder {
 ///
 /// It must be answered within about a minute, or the peer gives up.
 #[derive(Debug)]
+#[must_use = "the peer is refused when this is dropped"]
 pub struct Request {
     identifier: Identifier,
     channel: EventChannel,

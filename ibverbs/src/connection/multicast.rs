@@ -20,6 +20,7 @@ pub enum MemberKind {
 ///
 /// Dropping it leaves the group.
 #[derive(Debug)]
+#[must_use = "the port leaves the group when this is dropped"]
 pub struct MulticastGroup {
     identifier: Identifier,
     channel: EventChannel,

@@ -13,6 +13,7 @@ use crate::{Error, Initialized, QueuePair, Rc, ReadyToReceive, Result};
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do. Dropping it gives
 /// the connection up, and the peer is told.
 #[derive(Debug)]
+#[must_use = "the connection is given up when this is dropped; finish it with `try_finish` or `finish`"]
 pub struct Connecting<'a> {
     state: Option<State<'a>>,
     channel: EventChannel,

@@ -164,6 +164,7 @@ impl RouteBuilder {
 ///
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do.
 #[derive(Debug)]
+#[must_use = "the search ends when this is dropped; `try_finish` has the route"]
 pub struct Resolving {
     identifier: Option<Identifier>,
     channel: EventChannel,

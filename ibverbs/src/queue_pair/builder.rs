@@ -9,6 +9,20 @@ use crate::{
 };
 
 /// How large a queue pair should be and how its requests reach the device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{CompletionQueue, ProtectionDomain, QueuePair, Rc, Reset};
+///
+/// fn make<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queue: &'a CompletionQueue<'a>,
+/// ) -> ibverbs::Result<QueuePair<'a, Rc, Reset>> {
+///     // Both its sends and its receives complete in one queue.
+///     domain.queue_pair(queue, queue).max_send_requests(64).max_inline(32).create()
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is made before `create`"]
 pub struct QueuePairBuilder<'a, T> {

@@ -270,12 +270,12 @@ impl<'a, T: Transport> QueuePair<'a, T, Reset> {
     ///
     /// [`Error::OutOfRange`] for a number that cannot be; [`Error::Invalid`] for an MTU that one of the ports does not have;
     /// [`Error::Transition`] if the device refuses, with the likely cause. The queue pair is dropped then.
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>>
+    pub fn connect(self, remote: &QpInfo, options: &ConnectOptions) -> Result<QueuePair<'a, T>>
     where
         T: Connected,
     {
         options.check()?;
-        self.initialize(&options)?.connect(remote, options)
+        self.initialize(options)?.connect(remote, options)
     }
 }
 
@@ -296,11 +296,11 @@ impl<'a, T: Transport> QueuePair<'a, T, Initialized> {
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>>
+    pub fn connect(self, remote: &QpInfo, options: &ConnectOptions) -> Result<QueuePair<'a, T>>
     where
         T: Connected,
     {
-        self.ready_to_receive(remote, &options)?.ready_to_send(&options)
+        self.ready_to_receive(remote, options)?.ready_to_send(options)
     }
 }
 

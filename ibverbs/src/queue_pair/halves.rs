@@ -16,6 +16,27 @@ impl<'a, T: Transport> QueuePair<'a, T> {
     /// has one for each queue. Allocates once.
     ///
     /// The queue pair is destroyed when both halves are dropped; [`SendHalf::reunite`] puts it together again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::thread;
+    ///
+    /// use ibverbs::{PostError, QueuePair, Rc, RecvWr, Segment, SendWr};
+    ///
+    /// fn both_ways(
+    ///     pair: QueuePair<'_, Rc>,
+    ///     out: Segment<'_>,
+    ///     into: Segment<'_>,
+    /// ) -> Result<(), PostError> {
+    ///     let (mut sends, mut receives) = pair.split();
+    ///     thread::scope(|threads| {
+    ///         let refill = threads.spawn(move || receives.post_receive(&mut [RecvWr::to(1, into)]));
+    ///         sends.post_send(&mut [SendWr::send(out).signaled()])?;
+    ///         refill.join().expect("the thread does not panic")
+    ///     })
+    /// }
+    /// ```
     #[must_use]
     pub fn split(self) -> (SendHalf<'a, T>, ReceiveHalf<'a, T>)
     where

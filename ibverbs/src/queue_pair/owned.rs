@@ -104,7 +104,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
+        options: &ConnectOptions,
     ) -> Result<OwnedQueuePair<'a, T, B>>
     where
         T: Connected,
@@ -139,7 +139,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
+        options: &ConnectOptions,
     ) -> Result<OwnedQueuePair<'a, T, B>>
     where
         T: Connected,

@@ -32,7 +32,7 @@ fn runtime() -> Runtime {
 fn owned(bench: &Bench) -> [OwnedQueuePair<'static, Rc, Vec<u8>>; 2] {
     let [a, b] = [(); 2].map(|()| OwnedQueuePair::create(&bench.domain, 8, 8).unwrap());
     let (to_a, to_b) = (a.endpoint(&bench.port), b.endpoint(&bench.port));
-    [a.connect(&to_b, bench.options()).unwrap(), b.connect(&to_a, bench.options()).unwrap()]
+    [a.connect(&to_b, &bench.options()).unwrap(), b.connect(&to_a, &bench.options()).unwrap()]
 }
 
 fn buffer(bench: &Bench, bytes: &[u8]) -> OwnedBuffer<'static, Vec<u8>> {

@@ -28,7 +28,7 @@ fn unconnected(bench: &Bench, sends: u32, receives: u32) -> Unconnected {
 fn pair(bench: &Bench) -> [Owned; 2] {
     let [a, b] = [(); 2].map(|()| unconnected(bench, 4, 4));
     let (to_a, to_b) = (a.endpoint(&bench.port), b.endpoint(&bench.port));
-    [a.connect(&to_b, bench.options()).unwrap(), b.connect(&to_a, bench.options()).unwrap()]
+    [a.connect(&to_b, &bench.options()).unwrap(), b.connect(&to_a, &bench.options()).unwrap()]
 }
 
 fn buffer(bench: &Bench, bytes: &[u8]) -> OwnedBuffer<'static, Vec<u8>> {

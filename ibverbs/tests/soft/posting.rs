@@ -291,7 +291,7 @@ fn an_operation_that_the_queue_pair_was_not_made_for_is_refused() {
     };
     let (a, b) = (create(), create());
     let options = ibverbs::ConnectOptions::new(&host.port);
-    let a = a.connect(&b.endpoint(&host.port), options).unwrap();
+    let a = a.connect(&b.endpoint(&host.port), &options).unwrap();
     let memory = host.region(vec![0; 8], crate::common::ALL);
     let part = || memory.segment(..).unwrap();
     let to = memory.remote().at(0).unwrap();
@@ -376,8 +376,8 @@ fn a_queue_pair_that_signals_all_reports_what_is_not_signaled() {
         let (a, b) = (create(), create());
         let options = ibverbs::ConnectOptions::new(&host.port).access(crate::common::ALL);
         let (to_a, to_b) = (a.endpoint(&host.port), b.endpoint(&host.port));
-        let a = a.connect(&to_b, options.clone()).unwrap();
-        let _b = b.connect(&to_a, options).unwrap();
+        let a = a.connect(&to_b, &options).unwrap();
+        let _b = b.connect(&to_a, &options).unwrap();
         let memory = host.region(vec![0; 8], crate::common::ALL);
         let to = memory.remote().at(0).unwrap();
         a.post_send(&mut [SendWr::write(memory.segment(..).unwrap(), &to).id(6)]).unwrap();

@@ -30,7 +30,7 @@ fn life(device: &SoftDevice, posting: Option<Posting>) -> Result<(), Box<dyn Err
     let (a, b) = (create()?, create()?);
     let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
     let options = ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
-    let (a, b) = (a.connect(&to_b, options.clone())?, b.connect(&to_a, options)?);
+    let (a, b) = (a.connect(&to_b, &options)?, b.connect(&to_a, &options)?);
     assert_eq!(a.query()?.peer(), b.number());
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let memory = domain.register(vec![1_u8; 64], access)?;

@@ -179,13 +179,13 @@ fn a_peer_of_another_mtu_is_named_with_the_numbers() {
     let (a, b) = (host.end(Shape::default()), host.end(Shape::default()));
     let peer = QpInfo { mtu: Mtu::BYTES_512, ..b.pair.endpoint(&host.port) };
     let options = ConnectOptions::new(&host.port);
-    let error = a.pair.connect(&peer, options.clone().mtu(Mtu::BYTES_1024)).unwrap_err();
+    let error = a.pair.connect(&peer, &options.clone().mtu(Mtu::BYTES_1024)).unwrap_err();
     contains(
         &error,
         &["MTU of 1024 bytes", "this side carries 1024 and that of the peer 512", "leave out"],
     );
     // What is not asked for is the smaller one of both.
-    let pair = b.pair.connect(&peer, options).unwrap();
+    let pair = b.pair.connect(&peer, &options).unwrap();
     assert_eq!(pair.query().unwrap().as_raw().path_mtu, sys::IBV_MTU_512);
 }
 
@@ -211,7 +211,7 @@ fn numbers_of_a_connection_that_cannot_be_are_refused() {
     ] {
         let end = host.end(Shape::default());
         let peer = end.pair.endpoint(&host.port);
-        contains(&end.pair.connect(&peer, options).unwrap_err(), &[text]);
+        contains(&end.pair.connect(&peer, &options).unwrap_err(), &[text]);
     }
     drop(host);
     assert_clean(&device);
@@ -232,7 +232,7 @@ fn a_change_of_state_that_is_refused_says_the_likely_cause() {
         let end = host.end(Shape::default());
         let peer = end.pair.endpoint(&host.port);
         device.refuse("ibv_modify_qp", nth, errno);
-        let error = end.pair.connect(&peer, ConnectOptions::new(&host.port)).unwrap_err();
+        let error = end.pair.connect(&peer, &ConnectOptions::new(&host.port)).unwrap_err();
         contains(&error, &parts);
         assert_eq!(error.errno(), Some(errno));
     }

@@ -124,7 +124,11 @@ fn a_device_describes_itself() {
     assert_eq!(format!("soft{}", entry.index().unwrap()), entry.name());
     assert!(entry.node_name().starts_with("uverbs"), "{}", entry.node_name());
     assert_eq!(entry.node_type(), ibverbs::NodeType::CHANNEL_ADAPTER);
+    assert_eq!(entry.node_type().to_string(), "channel adapter");
+    assert_eq!(ibverbs::NodeType(77).to_string(), "node type 77");
     assert_eq!(entry.transport_type(), ibverbs::TransportType::INFINIBAND);
+    assert_eq!(entry.transport_type().to_string(), "InfiniBand");
+    assert_eq!(ibverbs::TransportType(77).to_string(), "transport 77");
     assert_eq!(context.ports().unwrap().count(), 1);
     assert_eq!(format!("{entry:?}"), format!("Device({:?})", device.name()));
 }

@@ -1,9 +1,10 @@
 //! Programs that must not compile, each with the error codes that it must fail with.
 //!
 //! A folder `compile_fail/` holds programs whose first line is `//~ E0505` (several codes with spaces between
-//! them), and `compile_pass/` a twin of each that compiles. The compiler's own messages are not compared: they change from
-//! one to the next, and tests must pass on all of them. What a crate has the compiler say, by
-//! `#[diagnostic::on_unimplemented]`, is: each line `//~| WORDS` below the first is a part of the messages.
+//! them; the name of a lint is one), and `compile_pass/` a twin of each that compiles. The compiler's own messages are
+//! not compared: they change from one to the next, and tests must pass on all of them. What a crate has the compiler
+//! say, by `#[diagnostic::on_unimplemented]` or `#[must_use]`, is: each line `//~| WORDS` below the first is a part of
+//! the messages.
 #![expect(clippy::panic, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::{

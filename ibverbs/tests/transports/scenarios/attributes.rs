@@ -17,7 +17,7 @@ fn raw_changes_lead_where_the_typed_ones_do() {
         let (a, b) = (host.end::<Rc>(posting), host.end::<Rc>(posting));
         let (to_a, to_b) = (a.pair.endpoint(&host.port), b.pair.endpoint(&host.port));
         let options = ConnectOptions::new(&host.port).access(ALL);
-        let b = b.map(|pair| pair.connect(&to_a, options).unwrap());
+        let b = b.map(|pair| pair.connect(&to_a, &options).unwrap());
         let a = a.map(|pair| {
             let init = QueuePairChange::to(QueuePairState::INITIALIZED)
                 .port(host.port.port)

@@ -28,8 +28,8 @@ fn a_flush_and_an_atomic_write_follow_the_bytes_they_are_about() {
         };
         let options = ConnectOptions::new(&host.port).access(FLUSHES);
         let (to_a, to_b) = (a.pair.endpoint(&host.port), b.pair.endpoint(&host.port));
-        let a = a.map(|pair| pair.connect(&to_b, options.clone()).unwrap());
-        let _b = b.map(|pair| pair.connect(&to_a, options).unwrap());
+        let a = a.map(|pair| pair.connect(&to_b, &options).unwrap());
+        let _b = b.map(|pair| pair.connect(&to_a, &options).unwrap());
         let target = host.region(vec![0; 4096], FLUSHES);
         let remote = target.remote();
         let (bytes, word) = (remote.part(8..24).unwrap(), remote.part(0..8).unwrap());
