@@ -197,9 +197,9 @@ fn bytes_per_second(
     let make = || QueuePair::<Rc, _>::builder(domain, &queue, &queue).create();
     let (here, there) = (make()?, make()?);
     let (here_info, there_info) = (here.endpoint(&port), there.endpoint(&port));
-    let options = || ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
+    let options = ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
     let (here, _there) =
-        (here.connect(&there_info, options())?, there.connect(&here_info, options())?);
+        (here.connect(&there_info, &options)?, there.connect(&here_info, &options)?);
     for size in [64 * KIB, 1 << 20, 16 << 20, 256 << 20, GIB] {
         let region = |gpu: &Gpu| -> Result<CudaMemoryRegion<'static, _>, AnyError> {
             let stream = gpu.context().default_stream();

@@ -40,7 +40,7 @@ fn connect<'a>(
     let (a, b) = (create(), create());
     let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
     let options = ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
-    [a.connect(&to_b, options.clone()).unwrap(), b.connect(&to_a, options).unwrap()]
+    [a.connect(&to_b, &options).unwrap(), b.connect(&to_a, &options).unwrap()]
 }
 
 /// Writes of eight bytes, of which the last of each batch is signaled.

@@ -9,8 +9,9 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use efa::EndpointInfo;
 use ibverbs::{
-    Access, Address, DeviceSelector, Gid, Inline, Mtu, PacketSequence, PoolOptions, PortNumber,
-    QpInfo, QueueKey, QueuePairNumber, Rc, RecvWr, RegionPool, RemoteKey, RemoteMemory, SendWr, Ud,
+    Access, Address, Destination, DeviceSelector, Gid, Inline, Mtu, PacketSequence, PoolOptions,
+    PortNumber, QpInfo, QueueKey, QueuePairNumber, Rc, RecvWr, RegionPool, RemoteKey, RemoteMemory,
+    SendWr, Ud,
 };
 use nvmeof::wire::{
     Command, Completion, Descriptor,
@@ -51,7 +52,8 @@ fn making_requests(criterion: &mut Criterion) {
         let address = Address::new(&port, port.gid.gid, 0);
         let handle = domain.create_address_handle(&address).unwrap();
         let number = QueuePairNumber::new(0x11).unwrap();
-        let datagram = |from| SendWr::<Ud>::send_to(from, &handle, number, QueueKey(1));
+        let to = Destination::new(&handle, number, QueueKey(1));
+        let datagram = |from| SendWr::<Ud>::send_to(from, to);
         bencher.iter(|| datagram(black_box(part)).id(1));
     });
     group.bench_function("receive", |bencher| {

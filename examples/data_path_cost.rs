@@ -101,8 +101,8 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
     let sender = pair(options, &domain, &sent, &unused_a)?;
     let receiver = pair(options, &domain, &unused_b, &received)?;
     let (sender_info, receiver_info) = (sender.endpoint(&port), receiver.endpoint(&port));
-    let receiver = receiver.connect(&sender_info, connect_options(&port))?;
-    let sender = sender.connect(&receiver_info, connect_options(&port))?;
+    let receiver = receiver.connect(&sender_info, &connect_options(&port))?;
+    let sender = sender.connect(&receiver_info, &connect_options(&port))?;
 
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let source = domain.register(vec![0xa5_u8; options.size], access)?;

@@ -13,7 +13,7 @@
 use std::{env, error::Error, process::ExitCode};
 
 use ibverbs::{
-    Access, Address, Completion, CompletionQueue, ConnectOptions, DatagramOptions, DeviceSelector,
+    Access, Completion, CompletionQueue, ConnectOptions, DatagramOptions, DeviceSelector,
     LocalPort, Operations, Posting, ProtectionDomain, QueueKey, QueuePair, QueuePairBuilder, Rc,
     Receiving, RecvWr, SendWr, SharedReceiveQueue, SharedReceiveQueueOptions, Transport, Ud,
 };
@@ -104,17 +104,17 @@ fn measure(options: &Options) -> Result<(), Box<dyn Error>> {
         let ready = DatagramOptions::new(&port, KEY);
         let (sender, receiver) = (sender.create()?, receiver.create()?);
         let (sender, receiver) = (sender.activate(&ready)?, receiver.activate(&ready)?);
-        let address = Address::new(&port, port.gid.gid, port.attributes.lid());
-        let handle = domain.create_address_handle(&address)?;
-        let to = receiver.number();
-        let send = |id: u32| SendWr::send_to(segment, &handle, to, KEY).id(id.into()).signaled();
+        let there = receiver.datagram_endpoint(&ready);
+        let handle = domain.create_address_handle(&there.address(&port))?;
+        let to = there.destination(&handle);
+        let send = |id: u32| SendWr::send_to(segment, to).id(id.into()).signaled();
         ends.run(&sender, &receiver, (0..options.depth).map(send).collect())?;
     } else {
         let (sender, receiver) = ends.pairs::<Rc>()?;
         let (sender, receiver) = (sender.create()?, receiver.create()?);
         let (sender_info, receiver_info) = (sender.endpoint(&port), receiver.endpoint(&port));
-        let receiver = receiver.connect(&sender_info, connect_options(&port))?;
-        let sender = sender.connect(&receiver_info, connect_options(&port))?;
+        let receiver = receiver.connect(&sender_info, &connect_options(&port))?;
+        let sender = sender.connect(&receiver_info, &connect_options(&port))?;
         let send = |id: u32| SendWr::<Rc>::send(segment).id(id.into()).signaled();
         ends.run(&sender, &receiver, (0..options.depth).map(send).collect())?;
     }

@@ -60,10 +60,10 @@ fn measure(options: &Options) -> Result<(), AnyError> {
 
     let make = |sends| OwnedQueuePair::<Rc, Vec<u8>, _>::create(&domain, sends, 1);
     let (sender, receiver) = (make(options.depth)?, make(1)?);
-    let connect_options = || ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
+    let connect_options = ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
     let (to_sender, to_receiver) = (sender.endpoint(&port), receiver.endpoint(&port));
-    let _receiver = receiver.connect(&to_sender, connect_options())?;
-    let sender = sender.connect(&to_receiver, connect_options())?;
+    let _receiver = receiver.connect(&to_sender, &connect_options)?;
+    let sender = sender.connect(&to_receiver, &connect_options)?;
 
     let to = target.remote().at(0)?;
     let each = options.iters / options.depth;

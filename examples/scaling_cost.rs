@@ -124,8 +124,8 @@ fn connect<'a>(
     let ready = ready.incoming_reads(1).outgoing_reads(1);
     let (sender, receiver) = (pair(sent)?, pair(unused)?);
     let (sender_info, receiver_info) = (sender.endpoint(port), receiver.endpoint(port));
-    let receiver = receiver.connect(&sender_info, ready.clone())?;
-    Ok((sender.connect(&receiver_info, ready)?, receiver))
+    let receiver = receiver.connect(&sender_info, &ready)?;
+    Ok((sender.connect(&receiver_info, &ready)?, receiver))
 }
 
 fn drain(

@@ -75,7 +75,7 @@ fn run(options: &Options) -> Result<(), AnyError> {
     let peer = Peer::meet(options, local)?;
     let mut lanes = Vec::new();
     for (pair, remote) in pairs.into_iter().zip(peer.remote()) {
-        let pair = pair.connect(&remote.to_info(options.mtu()?), connect.clone())?;
+        let pair = pair.connect(&remote.to_info(options.mtu()?), &connect)?;
         lanes.push(Lane { pair, pending: RECEIVE });
     }
     peer.start()?;

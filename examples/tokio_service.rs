@@ -57,7 +57,7 @@ fn rank(world: &World) -> Result<(), AnyError> {
     }
     let local = pair.endpoint(&port);
     let remote = QpInfo::from_bytes(&world.exchange_with_peer(&local.to_bytes())?)?;
-    let pair = pair.connect(&remote, options)?;
+    let pair = pair.connect(&remote, &options)?;
 
     let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     let said = runtime.block_on(async {

@@ -11,8 +11,8 @@ use std::process::ExitCode;
 
 use example_support::{AnyError, World, any_device, check_pattern, pattern, report, run, wait};
 use ibverbs::{
-    Access, Address, AddressHandle, DatagramOptions, Destination, DeviceSelector, PacketSequence,
-    QpInfo, QueueKey, RecvWr, RoutingHeader, SendWr, Ud,
+    Access, AddressHandle, DatagramInfo, DatagramOptions, Destination, DeviceSelector, QueueKey,
+    RecvWr, RoutingHeader, SendWr, Ud,
 };
 
 /// How many bytes a datagram carries: at most one packet.
@@ -41,9 +41,9 @@ fn rank(world: &World) -> Result<(), AnyError> {
 
     if world.rank() == 0 {
         // Once rank 1 says where it is, its receive is there.
-        let there = QpInfo::from_bytes(&world.broadcast(1, &[])?)?;
-        let handle = domain.create_address_handle(&Address::of(&port, &there))?;
-        let to = Destination::new(&handle, there.number, KEY);
+        let there = DatagramInfo::from_bytes(&world.broadcast(1, &[])?)?;
+        let handle = domain.create_address_handle(&there.address(&port))?;
+        let to = there.destination(&handle);
         let question = SendWr::send_with_imm_to(outbox.segment(..)?, to, 0xA5C);
         pair.post_send(&mut [question.signaled()])?;
         wait(world, "the completion of the question", &sends, |_| ())?;
@@ -56,17 +56,7 @@ fn rank(world: &World) -> Result<(), AnyError> {
         check_pattern(1, &inbox.into_buffer()?[answer.payload()])?;
         world.say(format!("verified the answer of {} bytes", answer.payload_length));
     } else {
-        let here = pair.datagram_endpoint(&options);
-        let here = QpInfo {
-            number: here.number,
-            // Datagrams are not counted.
-            first_packet: PacketSequence::new(0)?,
-            lid: here.lid,
-            gid: here.gid,
-            port: port.port,
-            mtu: port.attributes.active_mtu(),
-        };
-        world.broadcast(1, &here.to_bytes())?;
+        world.broadcast(1, &pair.datagram_endpoint(&options).to_bytes())?;
 
         // The header is parsed, and the way back made from it, without knowing rank 0.
         let question = wait(world, "the question", &receives, |work| {
@@ -85,7 +75,8 @@ fn rank(world: &World) -> Result<(), AnyError> {
             None => format!("{number:#X} came from queue pair {sender}, without a header"),
         });
 
-        let answer = SendWr::send_to(outbox.segment(..)?, &back, arrived.queue_pair, KEY);
+        let to = Destination::new(&back, arrived.queue_pair, KEY);
+        let answer = SendWr::send_to(outbox.segment(..)?, to);
         pair.post_send(&mut [answer.signaled()])?;
         wait(world, "the completion of the answer", &sends, |_| ())?;
     }

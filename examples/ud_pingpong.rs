@@ -13,8 +13,8 @@ mod pingpong;
 use std::{process::ExitCode, time::Instant};
 
 use ibverbs::{
-    Access, Address, Completion, DatagramOptions, PacketSequence, QueueKey, RecvWr, RoutingHeader,
-    SendWr, Ud,
+    Access, Address, Completion, DatagramOptions, Destination, PacketSequence, QueueKey, RecvWr,
+    RoutingHeader, SendWr, Ud,
 };
 use pingpong::{AnyError, Endpoint, Options, Peer, RECEIVE, SEND, print_report};
 
@@ -61,7 +61,8 @@ fn run(options: &Options) -> Result<(), AnyError> {
     peer.start()?;
 
     let start = Instant::now();
-    let mut datagram = [SendWr::send_to(payload, &handle, remote.number, KEY).id(SEND).signaled()];
+    let to = Destination::new(&handle, remote.number, KEY);
+    let mut datagram = [SendWr::send_to(payload, to).id(SEND).signaled()];
     let (mut sent, mut received, mut pending) = (0, 0, RECEIVE);
     if options.is_client() {
         pair.post_send(&mut datagram)?;

@@ -40,7 +40,7 @@ fn rank(world: &World) -> Result<(), AnyError> {
     let local = pair.endpoint(&port);
     let remote = QpInfo::from_bytes(&world.exchange_with_peer(&local.to_bytes())?)?;
     let incoming = if world.rank() == 1 { Access::REMOTE_WRITE } else { Access::empty() };
-    let pair = pair.connect(&remote, ConnectOptions::new(&port).access(incoming))?;
+    let pair = pair.connect(&remote, &ConnectOptions::new(&port).access(incoming))?;
     world.say(format!(
         "queue pair {} at {} ({}) is connected to {} at {}",
         local.number, local.gid, port.gid.kind, remote.number, remote.gid

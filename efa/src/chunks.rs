@@ -29,7 +29,7 @@ impl Chunks {
         }
         if size == 0 {
             return Err(Error::Invalid {
-                what: "a transfer cannot be cut into pieces of no bytes",
+                what: "a transfer cannot be cut into pieces of 0 bytes".into(),
                 remedy: "pass the `max_rdma_size` of a device that has RDMA, or less",
             }
             .into());

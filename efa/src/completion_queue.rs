@@ -141,7 +141,7 @@ impl<'a> CompletionQueueBuilder<'a> {
         let channel = self.channel.as_ref();
         if channel.is_some_and(|channel| channel.context().as_raw() != self.context.as_raw()) {
             return Err(ibverbs::Error::Invalid {
-                what: "a completion queue and its channel are of different contexts",
+                what: "a completion queue and its channel are of different contexts".into(),
                 remedy: "make both of them from one `Context`",
             }
             .into());

@@ -118,7 +118,7 @@ impl<'a> CompletionCounter<'a> {
     ) -> Result<()> {
         if pair.protection_domain().context().as_raw() != self.context.as_raw() {
             return Err(ibverbs::Error::Invalid {
-                what: "a counter and its queue pair are of different contexts",
+                what: "a counter and its queue pair are of different contexts".into(),
                 remedy: "make both from one `Context`",
             }
             .into());

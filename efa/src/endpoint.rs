@@ -53,7 +53,11 @@ impl EndpointInfo {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let malformed = |reason| ibverbs::Error::Malformed { what: "endpoint information", reason };
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            let reason = format!("{} bytes, expected {}", bytes.len(), Self::LENGTH);
+            let reason = format!(
+                "it has {} bytes and not {}; do both sides exchange the same things, in the same order?",
+                bytes.len(),
+                Self::LENGTH
+            );
             return Err(malformed(reason).into());
         };
         let word = |at: usize| {
@@ -160,7 +164,7 @@ mod tests {
     fn every_other_length_is_refused() {
         for length in (0..64).filter(|length| *length != EndpointInfo::LENGTH) {
             let error = EndpointInfo::from_bytes(&vec![0; length]).unwrap_err();
-            assert!(error.to_string().contains("expected 24"), "{error}");
+            assert!(error.to_string().contains("and not 24"), "{error}");
         }
     }
 

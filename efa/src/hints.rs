@@ -47,7 +47,7 @@ impl<'p, 'a> HintedPoster<'p, 'a> {
         // SAFETY: the queue pair is live, and its table does not change after creation.
         if unsafe { own.as_ref() }.wr_set_processing_hints.is_none() {
             return Err(ibverbs::Error::Invalid {
-                what: "the queue pair was not made for processing hints",
+                what: "the queue pair was not made for processing hints".into(),
                 remedy: "make it with `QueuePairBuilder::processing_hints`",
             }
             .into());

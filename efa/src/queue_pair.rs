@@ -79,9 +79,9 @@ impl<'a, T: EfaTransport> QueuePairBuilder<'a, T> {
         max_send_requests;
         /// How many requests can be outstanding in the receive queue; 16 if not set.
         max_receive_requests;
-        /// How many segments a send can have; 1 if not set. RDMA requests have one.
+        /// How many segments a send can have, at least 1; 1 if not set. RDMA requests have one.
         max_send_segments;
-        /// How many segments a receive can have; 1 if not set.
+        /// How many segments a receive can have, at least 1; 1 if not set.
         max_receive_segments;
         /// How many inline bytes a request can have; 0 if not set.
         max_inline;
@@ -236,10 +236,11 @@ fn bring_up<'a, T: EfaTransport>(
 ) -> Result<QueuePair<'a, T>> {
     if let Some(retries @ 8..) = receiver_not_ready_retries {
         return Err(ibverbs::Error::OutOfRange {
-            what: "receiver-not-ready retries",
+            what: "the number of receiver-not-ready retries",
             asked: retries.into(),
             minimum: 0,
             maximum: 7,
+            remedy: None,
         }
         .into());
     }

@@ -39,7 +39,7 @@ pub struct TransferWrs<'m> {
 /// # Errors
 ///
 /// [`Error::Verbs`](crate::Error::Verbs) with [`OutOfBounds`](ibverbs::Error::OutOfBounds) for a range that does not lie inside of the region,
-/// [`OutOfRange`](ibverbs::Error::OutOfRange) if it is longer than the peer's memory, [`Invalid`](ibverbs::Error::Invalid) for
+/// [`DoesNotFit`](ibverbs::Error::DoesNotFit) if it is longer than the peer's memory, [`Invalid`](ibverbs::Error::Invalid) for
 /// chunks of no bytes.
 ///
 /// # Examples
@@ -104,11 +104,11 @@ impl<'m> TransferWrs<'m> {
         let chunks = Chunks::new("the memory region", start..end, region.len(), chunk)?;
         let length = chunks.bytes() as u64;
         if length > remote.len() {
-            return Err(ibverbs::Error::OutOfRange {
-                what: "the length of the transfer in bytes, against its part of the remote memory,",
-                asked: length,
-                minimum: 0,
-                maximum: remote.len(),
+            return Err(ibverbs::Error::DoesNotFit {
+                bytes: length,
+                room: remote.len(),
+                place: "the remote segment",
+                remedy: "shorten the range, or name a longer part of the peer's memory",
             }
             .into());
         }

@@ -19,7 +19,7 @@ use ibverbs::{
 ///
 /// a request without destination,
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// # use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 /// # fn f<'a>(bytes: Segment<'a>, memory: &RemoteSegment, peer: &'a Peer<'a>) {
 /// let write = SendWr::<Srd>::write(bytes, memory);
@@ -28,7 +28,7 @@ use ibverbs::{
 ///
 /// an atomic,
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// # use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 /// # fn f<'a>(bytes: Segment<'a>, memory: &RemoteSegment, peer: &'a Peer<'a>) {
 /// let add = SendWr::<Srd>::fetch_and_add(bytes, memory, 1);
@@ -37,7 +37,7 @@ use ibverbs::{
 ///
 /// and a request that waits for those before it, or solicits an event.
 ///
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// # use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 /// # fn f<'a>(bytes: Segment<'a>, memory: &RemoteSegment, peer: &'a Peer<'a>) {
 /// let write = SendWr::<Srd>::write_to(bytes, memory, peer.destination()).fenced();
@@ -66,6 +66,11 @@ impl RemoteWrite for Srd {}
 impl RemoteRead for Srd {}
 
 /// A transport that EFA has: [`Srd`], and [`Ud`].
+#[diagnostic::on_unimplemented(
+    message = "EFA has no `{Self}` queue pairs",
+    label = "needs `Srd` or `Ud`",
+    note = "SRD is as reliable as `Rc`, and needs no connection"
+)]
 pub trait EfaTransport: Datagram + Receiving + sealed::Sealed {}
 impl EfaTransport for Srd {}
 impl EfaTransport for Ud {}

@@ -35,7 +35,7 @@ fn writes_are_refused_before_anything_is_called_and_sends_go() {
     let there = RemoteMemory::new(target.address(), 5000, RemoteKey(1)).unwrap().at(0).unwrap();
     let error = both.near_pair.post_send(&mut [SendWr::<Srd>::write_to(bytes, &there, to)]);
     let error = error.unwrap_err();
-    assert!(error.error().to_string().contains("not made for this operation"), "{}", error.error());
+    assert!(error.error().to_string().contains("was not made for a "), "{}", error.error());
 
     both.far_pair.post_receive(&mut [RecvWr::to(1, target.segment(..).unwrap())]).unwrap();
     both.near_pair.post_send(&mut [SendWr::<Srd>::send_with_imm_to(bytes, to, 1)]).unwrap();

@@ -46,7 +46,7 @@ pub(crate) fn pingpong<T: Connected + Receiving>(
 
     let peer = Peer::meet(options, vec![local])?;
     let remote = peer.remote()[0].to_info(options.mtu()?);
-    let pair: QueuePair<'_, T, ReadyToSend> = pair.connect(&remote, connect)?;
+    let pair: QueuePair<'_, T, ReadyToSend> = pair.connect(&remote, &connect)?;
     peer.start()?;
 
     let start = Instant::now();

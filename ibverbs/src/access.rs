@@ -48,7 +48,7 @@ impl Access {
         let remote = Self::REMOTE_WRITE | Self::REMOTE_ATOMIC;
         if self.intersects(remote) && !self.contains(Self::LOCAL_WRITE) {
             return Err(Error::Invalid {
-                what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE on a memory region",
+                what: "REMOTE_WRITE and REMOTE_ATOMIC need LOCAL_WRITE on a memory region".into(),
                 remedy: "add Access::LOCAL_WRITE",
             });
         }

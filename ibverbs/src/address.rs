@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{Error, Gid, LinkLayer, LocalPort, QpInfo, Result};
+use crate::{Error, Gid, LinkLayer, LocalPort, Result};
 
 /// The way to a port: the address that connections and [`AddressHandle`](crate::AddressHandle)s are made with.
 ///
@@ -16,6 +16,9 @@ pub struct Address {
 impl Address {
     /// The way from a port of this side to a GID, and on InfiniBand to a local identifier (`lid`, 0 if it is
     /// not known).
+    ///
+    /// The way to a queue pair that told where it is: [`QpInfo::address`](crate::QpInfo::address),
+    /// [`DatagramInfo::address`](crate::DatagramInfo::address).
     #[must_use]
     #[doc(alias = "ibv_ah_attr")]
     pub fn new(from: &LocalPort, gid: Gid, lid: u16) -> Self {
@@ -40,12 +43,6 @@ impl Address {
                 port_num: from.port.get(),
             },
         }
-    }
-
-    /// The way from a port of this side to a queue pair that told where it is.
-    #[must_use]
-    pub fn of(from: &LocalPort, peer: &QpInfo) -> Self {
-        Self::new(from, peer.gid, peer.lid)
     }
 
     pub(crate) const fn from_raw(raw: rdma_sys::ibv_ah_attr) -> Self {
@@ -110,8 +107,8 @@ impl Address {
 
     /// The address as C has it, after a look at what can be seen to be wrong.
     pub(crate) fn to_raw(self) -> Result<rdma_sys::ibv_ah_attr> {
-        Error::check("service level", self.raw.sl.into(), 0, 15)?;
-        Error::check("flow label", self.raw.grh.flow_label.into(), 0, 0x000f_ffff)?;
+        Error::check("the service level", self.raw.sl.into(), 0, 15)?;
+        Error::check("the flow label", self.raw.grh.flow_label.into(), 0, 0x000f_ffff)?;
         Ok(self.raw)
     }
 }

@@ -24,20 +24,20 @@ use crate::{
 /// A request cannot outlive its handle:
 ///
 /// ```compile_fail,E0505
-/// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-/// # fn f(bytes: Segment<'_>, to: AddressHandle<'_>, number: QueuePairNumber) {
-/// let datagram = SendWr::<Ud>::send_to(bytes, &to, number, QueueKey(1));
-/// drop(to);
+/// # use ibverbs::{AddressHandle, DatagramInfo, Segment, SendWr, Ud};
+/// # fn f(bytes: Segment<'_>, handle: AddressHandle<'_>, peer: DatagramInfo) {
+/// let datagram = SendWr::<Ud>::send_to(bytes, peer.destination(&handle));
+/// drop(handle);
 /// let batch = [datagram];
 /// # }
 /// ```
 ///
 /// ```
-/// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-/// # fn f(bytes: Segment<'_>, to: AddressHandle<'_>, number: QueuePairNumber) {
-/// let datagram = SendWr::<Ud>::send_to(bytes, &to, number, QueueKey(1));
+/// # use ibverbs::{AddressHandle, DatagramInfo, Segment, SendWr, Ud};
+/// # fn f(bytes: Segment<'_>, handle: AddressHandle<'_>, peer: DatagramInfo) {
+/// let datagram = SendWr::<Ud>::send_to(bytes, peer.destination(&handle));
 /// let batch = [datagram];
-/// drop(to);
+/// drop(handle);
 /// # }
 /// ```
 #[derive(Debug)]
@@ -165,7 +165,7 @@ fn header_for(
 ) -> Result<(rdma_sys::ibv_wc, AlignedHeader)> {
     if work.has_routing_header() && header.is_none() {
         return Err(Error::Invalid {
-            what: "the datagram came with a routing header, which was not given",
+            what: "the datagram came with a routing header, which was not given".into(),
             remedy: "read it with `FinishedWork::datagram` and pass it on",
         });
     }

@@ -188,6 +188,25 @@ impl Context {
     ///
     /// [`Error::Verb`](crate::Error::Verb) if the device is gone and its last event was taken. See
     /// `ibv_get_async_event(3)`.
+    ///
+    /// # Examples
+    ///
+    /// A thread of its own that tells until the device is gone:
+    ///
+    /// ```
+    /// use ibverbs::{AsyncEventKind, Context};
+    ///
+    /// fn watch(context: &Context) -> ibverbs::Result<()> {
+    ///     loop {
+    ///         let event = context.next_event()?;
+    ///         // What happened, to what, and what to do.
+    ///         eprintln!("{event}");
+    ///         if event.kind == AsyncEventKind::DEVICE_FATAL {
+    ///             return Ok(());
+    ///         }
+    ///     }
+    /// }
+    /// ```
     #[doc(alias = "ibv_get_async_event")]
     #[doc(alias = "ibv_ack_async_event")]
     pub fn next_event(&self) -> Result<AsyncEvent> {

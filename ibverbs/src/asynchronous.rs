@@ -36,7 +36,7 @@ fn watch(channel: &Arc<CompletionChannel<'static>>) -> Result<Watched> {
     // Without a runtime tokio panics.
     if Handle::try_current().is_err() {
         return Err(Error::Invalid {
-            what: "there is no tokio runtime",
+            what: "there is no tokio runtime".into(),
             remedy: "call this from a task, or within `runtime.enter()`",
         });
     }

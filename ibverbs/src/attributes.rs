@@ -186,6 +186,17 @@ impl AtomicSupport {
     pub const GLOBAL: Self = Self(rdma_sys::IBV_ATOMIC_GLOB);
 }
 
+impl fmt::Display for AtomicSupport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::NONE => f.write_str("none"),
+            Self::DEVICE => f.write_str("among requests of this device"),
+            Self::GLOBAL => f.write_str("among devices and CPUs"),
+            Self(other) => write!(f, "atomic support {other}"),
+        }
+    }
+}
+
 /// The state and the limits of a port. See `ibv_query_port(3)`.
 #[derive(Debug, Clone, Copy)]
 pub struct PortAttributes {

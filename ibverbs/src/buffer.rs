@@ -16,6 +16,11 @@ use crate::{Error, Result, Verb};
 ///
 /// What `into_raw` returns keeps the memory allocated at one place, however it is moved, until it goes
 /// through `from_raw`. Dropping it instead must not free the memory.
+#[diagnostic::on_unimplemented(
+    message = "a memory region cannot own a `{Self}`",
+    label = "not a buffer that stays where it is",
+    note = "regions own a `Vec<T>`, a `Box<[T]>`, `PageAligned` or `HugePages`; borrowed memory is registered by `ProtectionDomain::scope`, memory of others by `register_raw`"
+)]
 pub unsafe trait Buffer: Sized {
     /// The owner taken apart: no reference, no `Box`, nothing that claims to be the only way to the memory.
     type Raw;
@@ -38,6 +43,11 @@ pub unsafe trait Buffer: Sized {
 ///
 /// `address` and `length` describe initialised memory of plain old data, allocated, writable and used by
 /// nobody else, from `into_raw` on until `from_raw`; they do not change. Any bytes are valid there.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` cannot be registered",
+    label = "not a buffer that stays where it is",
+    note = "regions own a `Vec<T>`, a `Box<[T]>`, `PageAligned` or `HugePages`; borrowed memory is registered by `ProtectionDomain::scope`, memory of others by `register_raw`"
+)]
 pub unsafe trait HostBuffer: Buffer {
     /// The first byte.
     fn address(raw: &Self::Raw) -> NonNull<u8>;
@@ -51,6 +61,11 @@ pub unsafe trait HostBuffer: Buffer {
 /// # Safety
 ///
 /// Both hold for the type.
+#[diagnostic::on_unimplemented(
+    message = "not every pattern of bytes is a `{Self}`",
+    label = "not plain old data",
+    note = "devices and peers write any bytes: register numbers or arrays of numbers, such as `Vec<u8>`, `Vec<f32>` or `Vec<[u64; 4]>`"
+)]
 pub unsafe trait Plain: Copy + Send + Sync + 'static {}
 
 macro_rules! plain {
@@ -145,9 +160,12 @@ impl PageAligned {
     /// the memory is not there.
     pub fn new(length: usize) -> Result<Self> {
         let largest = isize::MAX.unsigned_abs() & !(Self::ALIGNMENT - 1);
-        Error::check("buffer length", length as u64, 1, largest as u64)?;
-        let layout = Layout::from_size_align(length, Self::ALIGNMENT)
-            .map_err(|_| Error::Invalid { what: "buffer length", remedy: "ask for less" })?;
+        Error::check("the length of a buffer", length as u64, 1, largest as u64)?;
+        let layout =
+            Layout::from_size_align(length, Self::ALIGNMENT).map_err(|_| Error::Invalid {
+                what: format!("a buffer of {length} bytes does not fit the address space").into(),
+                remedy: "ask for less",
+            })?;
         // SAFETY: the layout's size is not 0.
         let address = NonNull::new(unsafe { alloc::alloc_zeroed(layout) }).ok_or_else(|| {
             Verb::new("aligned_alloc").error(io::Error::from_raw_os_error(libc::ENOMEM))
@@ -192,12 +210,17 @@ impl HugePages {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a length of 0 or a page that is not a power of two, [`Error::Verb`] with
-    /// `ENOMEM` if too few huge pages are set aside. See `mmap(2)`.
+    /// [`Error::OutOfRange`] for a length of 0, [`Error::Invalid`] for a page that is not a power of two, [`Error::Verb`]
+    /// with `ENOMEM` if too few huge pages are set aside. See `mmap(2)`.
     pub fn new(length: usize, page: usize) -> Result<Self> {
-        Error::check("huge page", page.is_power_of_two().into(), 1, 1)?;
+        if !page.is_power_of_two() {
+            return Err(Error::Invalid {
+                what: format!("no machine has huge pages of {page} bytes").into(),
+                remedy: "name the size that `grep Hugepagesize /proc/meminfo` says, usually 2 MiB",
+            });
+        }
         let largest = isize::MAX.unsigned_abs().saturating_sub(page);
-        Error::check("buffer length", length as u64, 1, largest as u64)?;
+        Error::check("the length of a buffer", length as u64, 1, largest as u64)?;
         let length = length.next_multiple_of(page);
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_HUGETLB;
         let protection = libc::PROT_READ | libc::PROT_WRITE;

@@ -192,7 +192,12 @@ impl<'a> CompletionQueue<'a> {
         let microseconds = period.as_nanos().div_ceil(1000);
         let Ok(cq_period) = u16::try_from(microseconds) else {
             let asked = u64::try_from(microseconds).unwrap_or(u64::MAX);
-            return Error::check("moderation period in µs", asked, 0, u16::MAX.into());
+            return Error::check(
+                "the moderation period in microseconds",
+                asked,
+                0,
+                u16::MAX.into(),
+            );
         };
         let mut attributes = rdma_sys::ibv_modify_cq_attr {
             attr_mask: rdma_sys::IBV_CQ_ATTR_MODERATE,

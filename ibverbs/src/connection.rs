@@ -194,7 +194,10 @@ impl<'a> Connection<'a> {
                 }
             }
             if !self.channel.wait(&deadline)? {
-                return Err(deadline.missed("the end of the connection"));
+                return Err(deadline.missed(
+                    "the end of the connection",
+                    "end it with `disconnect`, or wait longer",
+                ));
             }
         }
     }

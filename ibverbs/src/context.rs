@@ -37,7 +37,7 @@ impl ContextTag {
         let last =
             LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| last.checked_add(1));
         last.map(|last| Self(last + 1)).map_err(|_| Error::Invalid {
-            what: "the process has opened more contexts than can be told apart",
+            what: "the process has opened more contexts than can be told apart".into(),
             remedy: "keep contexts instead of opening them again",
         })
     }
@@ -272,7 +272,8 @@ impl Context {
         let count = self.query_device()?.port_count();
         let ports = match selector.wanted_port(self.device.name()) {
             Some(port) => {
-                Error::check("port of the device", port.get().into(), 1, count.into())?;
+                let remedy = "the device has no other ports";
+                Error::check_or("the port number", port.get().into(), 1..=count.into(), remedy)?;
                 vec![port]
             }
             None => self.ports()?.collect(),
@@ -286,7 +287,7 @@ impl Context {
             seen.push(format!("port {port} is {state}"));
         }
         Err(Error::NoDevice {
-            wanted: format!("port of {} that is active", self.device.name()),
+            wanted: format!("named {} with an active port", self.device.name()),
             present: seen,
             remedy: "bring the link up (`ip link set … up`; InfiniBand: a subnet manager must run)",
         })
@@ -321,7 +322,9 @@ impl Context {
     /// An entry of a port's GID table that must be there and filled.
     pub(crate) fn filled_gid(&self, port: &PortAttributes, index: u8) -> Result<GidEntry> {
         let last = u64::from(port.gid_table_length().saturating_sub(1));
-        Error::check("GID index", index.into(), 0, last)?;
+        let remedy =
+            "the port's table has no more entries: leave RDMA_GID_INDEX unset to have one chosen";
+        Error::check_or("the GID index", index.into(), 0..=last, remedy)?;
         let empty = Error::NoGid {
             port: port.number().get(),
             remedy: "this entry of its GID table is empty; leave RDMA_GID_INDEX unset to have one \
@@ -369,12 +372,13 @@ fn gid_entry(entry: &rdma_sys::ibv_gid_entry) -> Result<GidEntry> {
             asked: value.into(),
             minimum: 0,
             maximum: u8::MAX.into(),
+            remedy: None,
         })
     };
     Ok(GidEntry {
         gid: Gid::from_raw(entry.gid),
-        index: narrow("GID index", entry.gid_index)?,
-        port: PortNumber::new(narrow("port", entry.port_num)?)?,
+        index: narrow("the GID index", entry.gid_index)?,
+        port: PortNumber::new(narrow("the port number", entry.port_num)?)?,
         kind: GidType(entry.gid_type),
         interface_index: entry.ndev_ifindex,
     })

@@ -275,6 +275,19 @@ impl NodeType {
     pub const UNSPECIFIED: Self = Self(rdma_sys::IBV_NODE_UNSPECIFIED);
 }
 
+impl fmt::Display for NodeType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::CHANNEL_ADAPTER => f.write_str("channel adapter"),
+            Self::SWITCH => f.write_str("switch"),
+            Self::ROUTER => f.write_str("router"),
+            Self::IWARP => f.write_str("iWARP adapter"),
+            Self::UNSPECIFIED => f.write_str("unspecified"),
+            Self(other) => write!(f, "node type {other}"),
+        }
+    }
+}
+
 /// What kind of wire a device speaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct TransportType(pub i32);
@@ -286,6 +299,17 @@ impl TransportType {
     pub const IWARP: Self = Self(rdma_sys::IBV_TRANSPORT_IWARP);
     /// A transport of its own, such as EFA.
     pub const UNSPECIFIED: Self = Self(rdma_sys::IBV_TRANSPORT_UNSPECIFIED);
+}
+
+impl fmt::Display for TransportType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::INFINIBAND => f.write_str("InfiniBand"),
+            Self::IWARP => f.write_str("iWARP"),
+            Self::UNSPECIFIED => f.write_str("unspecified"),
+            Self(other) => write!(f, "transport {other}"),
+        }
+    }
 }
 
 /// Owns what `ibv_get_device_list` returned.

@@ -3,15 +3,38 @@
 
 mod export;
 
-use std::{fmt, mem::ManuallyDrop, ops::Range, ptr::NonNull};
+use std::{
+    fmt,
+    mem::ManuallyDrop,
+    ops::{Range, RangeBounds},
+    ptr::NonNull,
+};
 
 use crate::{
     Access, Buffer, Context, Error, MemoryRegion, Parent, ProtectionDomain, Region, Result, Verb,
+    bounds, memory_region::check_length,
 };
 
 /// Memory on the device: reached without crossing the bus, good for counters and small hot data.
 ///
 /// The CPU reaches it by copying, which crosses the bus. Freed when dropped.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{Access, Context, DeviceMemory, MemoryRegion, ProtectionDomain};
+///
+/// /// A counter on the device that peers add to.
+/// fn counter<'a>(
+///     context: &'a Context,
+///     domain: &'a ProtectionDomain<'a>,
+/// ) -> ibverbs::Result<MemoryRegion<'a, DeviceMemory<'a>>> {
+///     let memory = DeviceMemory::allocate(context, 8, 3)?;
+///     memory.write(0, &0_u64.to_ne_bytes())?;
+///     let access = Access::LOCAL_WRITE | Access::REMOTE_ATOMIC;
+///     MemoryRegion::register_device_memory(domain, memory, .., access)
+/// }
+/// ```
 pub struct DeviceMemory<'a> {
     /// From `ibv_alloc_dm` on `context`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_dm>,
@@ -104,29 +127,31 @@ impl<'a> MemoryRegion<'a, DeviceMemory<'a>> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the memory and the domain are of different contexts, [`Error::OutOfBounds`] if the range does not
+    /// [`Error::Invalid`] for an empty range, and if the memory and the domain are of different contexts, [`Error::OutOfBounds`] if the range does not
     /// lie inside, [`Error::Verb`] if the device refuses. See `ibv_reg_dm_mr(3)`.
     #[doc(alias = "ibv_reg_dm_mr")]
     pub fn register_device_memory(
         domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
         memory: DeviceMemory<'a>,
-        range: Range<usize>,
+        range: impl RangeBounds<usize>,
         access: Access,
     ) -> Result<Self> {
         access.check_for_region()?;
-        let length = range.end.saturating_sub(range.start);
-        memory.check(range.start, length)?;
+        let Range { start, end } = bounds::inside("the device memory", range, memory.length)?;
+        let length = end - start;
+        check_length(length)?;
         let domain = domain.into();
         if memory.context.as_raw() != domain.context().as_raw() {
             return Err(Error::Invalid {
-                what: "device memory and the domain to register it in are of different contexts",
+                what: "device memory and the domain to register it in are of different contexts"
+                    .into(),
                 remedy: "make both from one `Context`",
             });
         }
         let library = domain.context().library();
         let access = access | Access::ZERO_BASED;
         let verb = Verb::new("ibv_reg_dm_mr");
-        let (pd, dm, start) = (domain.as_raw(), memory.raw.as_ptr(), range.start as u64);
+        let (pd, dm, start) = (domain.as_raw(), memory.raw.as_ptr(), start as u64);
         // SAFETY: domain and memory are live and of one context, and the range lies inside.
         let raw = unsafe { rdma_sys::ibv_reg_dm_mr(pd, dm, start, length, access.bits()) };
         let raw = verb.object(verb.find(raw)?)?;

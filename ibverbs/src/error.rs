@@ -2,7 +2,10 @@
 #![expect(unsafe_code, reason = "reads the locked-memory limit")]
 #![expect(clippy::disallowed_methods, reason = "the one file that reads errno")]
 
-use std::{ffi::c_int, fmt, io, net::SocketAddr, ptr::NonNull, time::Duration};
+use std::{
+    borrow::Cow, ffi::c_int, fmt, io, net::SocketAddr, ops::RangeInclusive, ptr::NonNull,
+    time::Duration,
+};
 
 use crate::connection::{EventKind, RejectReason};
 
@@ -44,9 +47,10 @@ pub enum Error {
     },
 
     /// A number is outside of what can be; nothing was called.
-    #[error("{what} is {asked}, allowed is {minimum} to {maximum}")]
+    #[error("{what} cannot be {asked}: it must be {}{}", allowed(*minimum, *maximum),
+        remedy.map(|text| format!("; {text}")).unwrap_or_default())]
     OutOfRange {
-        /// What the number counts.
+        /// Which number, with its article.
         what: &'static str,
         /// What was asked for.
         asked: u64,
@@ -54,10 +58,27 @@ pub enum Error {
         minimum: u64,
         /// The largest allowed.
         maximum: u64,
+        /// What to do, where the numbers do not say it.
+        remedy: Option<&'static str>,
+    },
+
+    /// More bytes than there is room for; nothing was called.
+    #[error("{} not fit the {} of {place}: {remedy}",
+        if *bytes == 1 { "1 byte does".to_owned() } else { format!("{bytes} bytes do") }, in_bytes(*room))]
+    DoesNotFit {
+        /// How many bytes.
+        bytes: u64,
+        /// How many there is room for.
+        room: u64,
+        /// Where.
+        place: &'static str,
+        /// What to do.
+        remedy: &'static str,
     },
 
     /// A range does not lie inside of a memory region; nothing was called.
-    #[error("bytes {start}..{end} do not lie inside of {what}, which has {length} bytes")]
+    #[error("bytes {start}..{end} do not lie inside of {what}, which has {}: {}", in_bytes(*length),
+        inside(*start, *end, *length))]
     OutOfBounds {
         /// What was cut into.
         what: &'static str,
@@ -73,7 +94,7 @@ pub enum Error {
     #[error("{what}: {remedy}")]
     Invalid {
         /// What was wrong.
-        what: &'static str,
+        what: Cow<'static, str>,
         /// What would be right.
         remedy: &'static str,
     },
@@ -99,7 +120,7 @@ pub enum Error {
     },
 
     /// An environment variable does not say what it should.
-    #[error("{variable}={value:?}: {expected}")]
+    #[error("{variable}={value:?} cannot be read: it must be {expected}")]
     Setting {
         /// The variable's name.
         variable: &'static str,
@@ -119,7 +140,10 @@ pub enum Error {
     },
 
     /// The device reported a request that is not outstanding: it, or its driver, is broken.
-    #[error("the device reported request {id:#x}, which is not outstanding")]
+    #[error(
+        "the device reported request {id:#x}, which is not outstanding: drop its queue pair, and look at the \
+        kernel's log"
+    )]
     UnknownWork {
         /// The number that it reported.
         id: u64,
@@ -151,22 +175,24 @@ pub enum Error {
     },
 
     /// Something did not happen in time.
-    #[error("{what} took longer than {after:?}")]
+    #[error("{what} took longer than {after:?}: {remedy}")]
     TimedOut {
         /// What was waited for.
         what: &'static str,
         /// How long.
         after: Duration,
+        /// What to do.
+        remedy: &'static str,
     },
 
     /// A queue pair did not change its state.
-    #[error("queue pair {number} did not go from {from} to {to}: {reason}")]
+    #[error("queue pair {number:#08x} did not {}: {reason}", change(from, to))]
     Transition {
         /// The queue pair's number.
         number: u32,
-        /// The state it was in.
+        /// The state it is in.
         from: &'static str,
-        /// The state it should have gone to.
+        /// The state it should have gone to; the same if only its attributes should have changed.
         to: &'static str,
         /// Which attribute is the likely cause.
         reason: String,
@@ -188,17 +214,72 @@ impl Error {
     }
 
     pub(crate) fn check(what: &'static str, asked: u64, minimum: u64, maximum: u64) -> Result<()> {
-        if (minimum..=maximum).contains(&asked) {
-            Ok(())
-        } else {
-            Err(Self::OutOfRange { what, asked, minimum, maximum })
+        Self::check_or(what, asked, minimum..=maximum, None)
+    }
+
+    /// As [`check`](Self::check), and says what to do.
+    pub(crate) fn check_or(
+        what: &'static str,
+        asked: u64,
+        allowed: RangeInclusive<u64>,
+        remedy: impl Into<Option<&'static str>>,
+    ) -> Result<()> {
+        if allowed.contains(&asked) {
+            return Ok(());
         }
+        let (minimum, maximum) = allowed.into_inner();
+        Err(Self::OutOfRange { what, asked, minimum, maximum, remedy: remedy.into() })
+    }
+
+    /// A number of bytes that a wire format does not have.
+    pub(crate) fn wrong_length(what: &'static str, found: usize, expected: usize) -> Self {
+        let reason = format!(
+            "it has {} and not {expected}; do both sides exchange the same things, in the same order?",
+            in_bytes(found as u64)
+        );
+        Self::Malformed { what, reason }
+    }
+}
+
+/// What to do about a number over what the device has.
+pub(crate) const DEVICE_LIMIT: &str = "the device has no more";
+
+/// What a number may be.
+fn allowed(minimum: u64, maximum: u64) -> String {
+    match (minimum, maximum) {
+        (one, other) if one == other => one.to_string(),
+        (_, u64::MAX) => format!("at least {minimum}"),
+        _ => format!("from {minimum} to {maximum}"),
+    }
+}
+
+/// What a queue pair should have done.
+fn change(from: &str, to: &str) -> String {
+    if from == to {
+        format!("change its attributes in state \"{from}\"")
+    } else {
+        format!("go from {from} to {to}")
+    }
+}
+
+fn in_bytes(count: u64) -> String {
+    if count == 1 { "1 byte".to_owned() } else { format!("{count} bytes") }
+}
+
+/// What would lie inside.
+fn inside(start: u64, end: u64, length: u64) -> String {
+    if start > end {
+        "the range ends before it starts".to_owned()
+    } else if start > length {
+        format!("a range can start at {length} at most")
+    } else {
+        format!("from {start} on there are {}", length - start)
     }
 }
 
 /// An object could not be closed; it comes back with the reason.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot be closed")]
+#[error("the object could not be closed, and is still there")]
 pub struct CloseError<T> {
     /// The object, as it was.
     pub object: T,

@@ -16,6 +16,7 @@ use crate::{Error, FlowCounters, PacketMatch, Parent, PortNumber, Result, Verb};
 /// Made by [`Flow::create`]. It borrows or shares its queue pair and its counters, which so cannot end before it.
 ///
 /// Not tried on hardware: on the software device only.
+#[must_use = "the rule ends when this is dropped"]
 pub struct Flow<'a> {
     /// From `ibv_create_flow` on `target`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_flow>,
@@ -43,13 +44,13 @@ impl<'a> Flow<'a> {
         let target = target.into();
         if rule.discards && rule.tag.is_some() {
             return Err(Error::Invalid {
-                what: "a tag for packets that are discarded, which nobody would see",
+                what: "packets that are discarded have a tag, which nobody would see".into(),
                 remedy: "leave out `tag` or `discard`",
             });
         }
         if rule.lets_pass && rule.kind != rdma_sys::IBV_FLOW_ATTR_NORMAL {
             return Err(Error::Invalid {
-                what: "a rule for all that is left, or for copies, that should let packets pass",
+                what: "a rule for all that is left, or for copies, cannot let packets pass".into(),
                 remedy: "leave out `let_pass`: only rules for headers can",
             });
         }
@@ -57,7 +58,7 @@ impl<'a> Flow<'a> {
             && counters.context().as_raw() != target.0.context().as_raw()
         {
             return Err(Error::Invalid {
-                what: "a flow's counters and its queue pair are of different contexts",
+                what: "a flow's counters and its queue pair are of different contexts".into(),
                 remedy: "make both of them from one `Context`",
             });
         }

@@ -42,7 +42,7 @@ impl<'a> FlowCounters<'a> {
     pub fn create(context: impl Into<Parent<'a, Context>>, kinds: &[CounterKind]) -> Result<Self> {
         let context = context.into();
         let most = u64::from(u32::MAX);
-        Error::check("number of counters", kinds.len() as u64, 1, most)?;
+        Error::check("the number of counters", kinds.len() as u64, 1, most)?;
         let verb = Verb::new("ibv_create_counters");
         let mut attributes = rdma_sys::ibv_counters_init_attr::default();
         // SAFETY: the context is held, and the struct is read in this call only.
@@ -96,7 +96,7 @@ impl<'a> FlowCounters<'a> {
 
     fn read_with(&self, values: &mut [u64], flags: u32) -> Result<()> {
         let count = u64::from(self.count);
-        Error::check("number of places for counters", values.len() as u64, count, count)?;
+        Error::check("the number of places for counters", values.len() as u64, count, count)?;
         let verb = Verb::new("ibv_read_counters");
         let (counters, places) = (self.as_raw(), values.as_mut_ptr());
         // SAFETY: `raw` is live, and there are `count` places.

@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     str::FromStr,
 };
 
@@ -83,10 +83,18 @@ impl From<Ipv4Addr> for Gid {
 }
 
 impl FromStr for Gid {
-    type Err = std::net::AddrParseError;
+    type Err = Error;
 
-    fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
-        text.parse::<Ipv6Addr>().map(Self::from)
+    /// Reads an address of IPv6, which is how a GID is written, or one of IPv4.
+    fn from_str(text: &str) -> Result<Self> {
+        match text.parse() {
+            Ok(IpAddr::V4(address)) => Ok(address.into()),
+            Ok(IpAddr::V6(address)) => Ok(address.into()),
+            Err(_) => Err(Error::Invalid {
+                what: format!("{text:?} is not a GID").into(),
+                remedy: "write it as an address of IPv6 or IPv4, as in fe80::2:3:4:5 or 10.1.2.3",
+            }),
+        }
     }
 }
 
@@ -208,6 +216,9 @@ mod tests {
         assert_eq!(gid.ipv4(), Some(Ipv4Addr::new(10, 1, 2, 3)));
         assert_eq!(gid.to_string(), "::ffff:10.1.2.3");
         assert_eq!(gid.to_string().parse::<Gid>().unwrap(), gid);
+        assert_eq!("10.1.2.3".parse::<Gid>().unwrap(), gid);
+        let text = "10.1.2".parse::<Gid>().unwrap_err().to_string();
+        assert!(text.starts_with("\"10.1.2\" is not a GID: write it as"), "{text}");
         let gid: Gid = "fe80::2:3:4:5".parse().unwrap();
         assert!(gid.is_link_local());
         assert_eq!(gid.subnet_prefix(), 0xfe80_0000_0000_0000);

@@ -53,7 +53,7 @@ impl QueuePairNumber {
     ///
     /// [`Error::OutOfRange`] if it does not fit 24 bits.
     pub fn new(number: u32) -> Result<Self> {
-        Error::check("queue pair number", number.into(), 0, MAX_24.into())?;
+        Error::check("the queue pair number", number.into(), 0, MAX_24.into())?;
         Ok(Self(number))
     }
 
@@ -85,7 +85,7 @@ impl PacketSequence {
     ///
     /// [`Error::OutOfRange`] if it does not fit 24 bits.
     pub fn new(number: u32) -> Result<Self> {
-        Error::check("packet sequence number", number.into(), 0, MAX_24.into())?;
+        Error::check("the packet sequence number", number.into(), 0, MAX_24.into())?;
         Ok(Self(number))
     }
 
@@ -109,6 +109,12 @@ impl PacketSequence {
     }
 }
 
+impl fmt::Display for PacketSequence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
 /// The number of a port of a device; the first is 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PortNumber(u8);
@@ -123,7 +129,7 @@ impl PortNumber {
     ///
     /// [`Error::OutOfRange`] for 0.
     pub fn new(number: u8) -> Result<Self> {
-        Error::check("port", number.into(), 1, u8::MAX.into())?;
+        Error::check("the port number", number.into(), 1, u8::MAX.into())?;
         Ok(Self(number))
     }
 
@@ -162,7 +168,8 @@ impl Mtu {
     ///
     /// [`Error::OutOfRange`] for another code.
     pub fn from_code(code: u8) -> Result<Self> {
-        Error::check("MTU code", code.into(), 1, 5)?;
+        let meaning = "1 stands for 256 bytes, 5 for 4096";
+        Error::check_or("the MTU code", code.into(), 1..=5, meaning)?;
         Ok(Self(code))
     }
 
@@ -188,6 +195,12 @@ impl fmt::Display for Mtu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_24_bits_are_shown_with_six_digits() {
+        assert_eq!(QueuePairNumber::new(0x12).unwrap().to_string(), "0x000012");
+        assert_eq!(PacketSequence::new(0x12).unwrap().to_string(), "0x000012");
+    }
 
     #[test]
     fn numbers_of_24_bits_refuse_the_25th() {

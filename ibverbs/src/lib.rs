@@ -7,6 +7,7 @@ mod async_event;
 #[cfg(feature = "tokio")]
 mod asynchronous;
 mod attributes;
+mod bounds;
 mod buffer;
 mod clock;
 mod completion;
@@ -108,7 +109,8 @@ pub use queue_pair::{
     post::PostError,
     raw_packet::{RawPacket, SegmentedFrames},
     state::{
-        Initialized, PostsReceives, QueuePairState, ReadyToReceive, ReadyToSend, Reset, State,
+        Initialized, PostsReceives, PostsSends, QueuePairState, ReadyToReceive, ReadyToSend, Reset,
+        State,
     },
     xrc_target::XrcTarget,
 };

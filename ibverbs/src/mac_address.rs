@@ -58,16 +58,18 @@ impl FromStr for MacAddress {
             let fits = |part: &&str| (1..=2).contains(&part.len()) && !part.starts_with('+');
             let part = parts.next().filter(fits);
             let value = part.and_then(|part| u8::from_str_radix(part, 16).ok());
-            *byte = value.ok_or(MALFORMED)?;
+            *byte = value.ok_or_else(|| malformed(text))?;
         }
-        if parts.next().is_some() { Err(MALFORMED) } else { Ok(Self(bytes)) }
+        if parts.next().is_some() { Err(malformed(text)) } else { Ok(Self(bytes)) }
     }
 }
 
-const MALFORMED: Error = Error::Invalid {
-    what: "not the address of an Ethernet port",
-    remedy: "write six bytes in hexadecimal with colons between them, as in 02:00:5e:10:00:01",
-};
+fn malformed(text: &str) -> Error {
+    Error::Invalid {
+        what: format!("{text:?} is not the address of an Ethernet port").into(),
+        remedy: "write six bytes in hexadecimal with colons between them, as in 02:00:5e:10:00:01",
+    }
+}
 
 impl fmt::Display for MacAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -39,8 +39,8 @@ impl ProtectionDomain<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for remote write access without local write access; [`Error::Verb`] with `ENOMEM` over the
-    /// locked-memory limit or the device's. The buffer is dropped then. See `ibv_reg_mr(3)`.
+    /// [`Error::Invalid`] for an empty buffer, and for remote write access without local write access; [`Error::Verb`] with
+    /// `ENOMEM` over the locked-memory limit or the device's. The buffer is dropped then. See `ibv_reg_mr(3)`.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register<B: HostBuffer>(
         &self,
@@ -81,8 +81,8 @@ impl ProtectionDomain<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if offset and address differ within a page; [`Error::Verb`] with `EOPNOTSUPP` if the device or its
-    /// driver cannot, `EINVAL` past the end of the dma-buf. See `ibv_reg_mr(3)`.
+    /// [`Error::Invalid`] for no bytes, and if offset and address differ within a page; [`Error::OutOfRange`] past the end of the
+    /// address space; [`Error::Verb`] with `EOPNOTSUPP` if the device or its driver cannot, `EINVAL` past the end of the dma-buf. See `ibv_reg_mr(3)`.
     ///
     /// # Safety
     ///
@@ -152,12 +152,18 @@ impl<'a, B: Buffer> MemoryRegion<'a, B> {
         let DmaBufPart { fd, offset, length, address } = part;
         if offset % DmaBufPart::PAGE != address % DmaBufPart::PAGE {
             return Err(Error::Invalid {
-                what: "the offset into a dma-buf and the address of the region differ within a page",
+                what: format!(
+                    "the offset {offset:#x} into a dma-buf and the address {address:#x} of the region differ within a \
+                     page"
+                )
+                .into(),
                 remedy: "choose an address whose low 12 bits are those of the offset, ibv_reg_mr(3)",
             });
         }
+        check_length(length)?;
         let largest = u64::MAX - offset.max(address);
-        Error::check("dma-buf length", length as u64, 1, largest)?;
+        let remedy = "offset and address must leave room before the end of the address space";
+        Error::check_or("the length of a part of a dma-buf", length as u64, 1..=largest, remedy)?;
         let domain = domain.into();
         let library = domain.context().library();
         let (verb, register) = verb!(library, ibv_reg_dmabuf_mr)?;
@@ -328,6 +334,18 @@ impl<B: Buffer> fmt::Debug for MemoryRegion<'_, B> {
     }
 }
 
+/// Refuses a region of no bytes, of which every device says no more than that it is invalid.
+pub(crate) fn check_length(length: usize) -> Result<()> {
+    if length > 0 {
+        return Ok(());
+    }
+    Err(Error::Invalid {
+        what: "a memory region cannot have 0 bytes".into(),
+        remedy: "give the buffer a length (that of a `Vec::with_capacity` is 0), or register nothing: empty messages and \
+                 credits for immediates need no region",
+    })
+}
+
 /// Registers memory of the CPU.
 ///
 /// # Safety
@@ -341,6 +359,7 @@ pub(crate) unsafe fn register_host(
     length: usize,
     access: Access,
 ) -> Result<Region> {
+    check_length(length)?;
     let library = domain.context().library();
     let pointer = address.as_ptr().cast::<c_void>();
     let first = address.as_ptr().expose_provenance() as u64;

@@ -8,11 +8,11 @@
 //! destruction would wait for it (`rxe` waits a minute).
 #![expect(unsafe_code, reason = "owns an ibv_mw")]
 
-use std::{fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull};
+use std::{borrow::Cow, fmt, marker::PhantomData, ops::RangeBounds, ptr::NonNull};
 
 use crate::{
     Access, Connected, Error, Parent, PostError, ProtectionDomain, QueuePair, Region, RemoteKey,
-    RemoteMemory, RemoteWrite, Result, SendWr, Verb,
+    RemoteMemory, RemoteWrite, Result, SendWr, Transport, Verb,
 };
 
 /// A kind of memory window.
@@ -103,6 +103,33 @@ unsafe impl WindowKind for Type2 {
 }
 
 /// A memory window of kind `K`, bound or not.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{
+///     Access, BindOptions, MemoryRegion, MemoryWindow, PostError, QueuePair, Rc, RemoteMemory, Type2,
+/// };
+///
+/// /// Lets the peer write the first kilobyte; the region has `LOCAL_WRITE` and `WINDOW_BIND`.
+/// fn open(
+///     pair: &QueuePair<'_, Rc>,
+///     window: &mut MemoryWindow<'_, Type2>,
+///     region: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<RemoteMemory, Box<dyn std::error::Error>> {
+///     let part = region.window(..1024, Access::REMOTE_WRITE)?;
+///     Ok(pair.bind_window(window, part, BindOptions::new(1))?)
+/// }
+///
+/// /// The peer can write no more when this has completed.
+/// fn close(
+///     pair: &QueuePair<'_, Rc>,
+///     window: &mut MemoryWindow<'_, Type2>,
+///     region: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<(), PostError> {
+///     pair.unbind_window(window, region, BindOptions::new(2))
+/// }
+/// ```
 pub struct MemoryWindow<'a, K> {
     /// From `ibv_alloc_mw` of this kind on `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_mw>,
@@ -182,14 +209,14 @@ impl Region {
     pub fn window(&self, range: impl RangeBounds<usize>, access: Access) -> Result<WindowPart<'_>> {
         if !self.access().contains(Access::WINDOW_BIND) {
             return Err(Error::Invalid {
-                what: "the region does not allow memory windows",
+                what: "the region does not allow memory windows".into(),
                 remedy: "register it with Access::WINDOW_BIND",
             });
         }
         let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
         if writes && !self.access().contains(Access::LOCAL_WRITE) {
             return Err(Error::Invalid {
-                what: "a window that peers write needs LOCAL_WRITE on its region",
+                what: "a window that peers write needs LOCAL_WRITE on its region".into(),
                 remedy: "register the region with Access::LOCAL_WRITE, or bind for reads only",
             });
         }
@@ -242,7 +269,7 @@ impl BindOptions {
     }
 }
 
-impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
+impl<T: Transport> QueuePair<'_, T> {
     /// Binds a window to a part of a region: posts a request, and tells what to publish when it has completed.
     /// The window's key before this one stops working.
     ///
@@ -263,10 +290,13 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         part: WindowPart<'_>,
         options: BindOptions,
-    ) -> Result<RemoteMemory, PostError> {
+    ) -> Result<RemoteMemory, PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         if part.length == 0 {
             return Err(PostError::alone(Error::Invalid {
-                what: "a window is bound to no bytes",
+                what: "a window cannot be bound to 0 bytes".into(),
                 remedy: "name some, or unbind it",
             }));
         }
@@ -289,7 +319,10 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         region: &Region,
         options: BindOptions,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         let nothing =
             WindowPart { region, address: region.address(), length: 0, access: Access::empty() };
         self.post_bind(window, nothing, options)?;
@@ -302,7 +335,10 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
         window: &mut MemoryWindow<'_, K>,
         part: WindowPart<'_>,
         options: BindOptions,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        T: RemoteWrite + Connected,
+    {
         // SAFETY: the region is live.
         let region = unsafe { (*part.region.as_raw()).pd };
         if [region, window.domain.as_raw()] != [self.protection_domain().as_raw(); 2] {
@@ -315,7 +351,7 @@ impl<T: Connected + RemoteWrite> QueuePair<'_, T> {
 
 /// What C's inline checks before it binds.
 const OTHER_DOMAIN: Error = Error::Invalid {
-    what: "window, region and queue pair are not of one protection domain",
+    what: Cow::Borrowed("window, region and queue pair are not of one protection domain"),
     remedy: "make all of them in one `ProtectionDomain`",
 };
 

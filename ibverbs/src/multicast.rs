@@ -8,7 +8,21 @@ use crate::{Error, Gid, Parent, QueuePair, ReadyToSend, Result, Ud, error::verb}
 /// Datagrams to the group are sent to its GID, queue pair [`QueuePairNumber::MULTICAST`](crate::QueuePairNumber::MULTICAST), and arrive in
 /// each member's receives. On InfiniBand the port must have joined the group with the subnet manager, and on
 /// Ethernet the switches may need an IGMP report: the connection manager does both.
+///
+/// # Examples
+///
+/// ```
+/// use std::net::Ipv4Addr;
+///
+/// use ibverbs::{MulticastMembership, QueuePair, Ud};
+///
+/// /// Over RoCE, to the group of an IPv4 address.
+/// fn join<'a>(pair: &'a QueuePair<'a, Ud>) -> ibverbs::Result<MulticastMembership<'a>> {
+///     MulticastMembership::attach(pair, Ipv4Addr::new(239, 1, 2, 3).into(), 0)
+/// }
+/// ```
 #[derive(Debug)]
+#[must_use = "the queue pair leaves the group when this is dropped"]
 pub struct MulticastMembership<'a, S = ReadyToSend> {
     queue_pair: Parent<'a, QueuePair<'a, Ud, S>>,
     group: Gid,
@@ -31,7 +45,7 @@ impl<'a, S> MulticastMembership<'a, S> {
     ) -> Result<Self> {
         if !group.is_multicast() {
             return Err(Error::Invalid {
-                what: "the GID is not that of a multicast group",
+                what: format!("GID {group} is not that of a multicast group").into(),
                 remedy: "name one that begins with ff, or an IPv4 group such as ::ffff:239.1.2.3",
             });
         }

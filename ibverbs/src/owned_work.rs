@@ -107,7 +107,8 @@ impl RejectReason {
     /// As many requests as there is room for are outstanding.
     pub(crate) fn full(what: &'static str, room: usize) -> Self {
         let room = room as u64;
-        Self::Check(Error::OutOfRange { what, asked: room + 1, minimum: 0, maximum: room })
+        let remedy = Some("wait until one has finished, or make the queue pair with room for more");
+        Self::Check(Error::OutOfRange { what, asked: room + 1, minimum: 0, maximum: room, remedy })
     }
 }
 
@@ -137,12 +138,15 @@ impl<B: HostBuffer> fmt::Debug for Rejected<'_, B> {
 
 impl<B: HostBuffer> fmt::Display for Rejected<'_, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request was not posted")
+        match self.reason() {
+            RejectReason::Check(error) => write!(f, "the request was not posted: {error}"),
+            RejectReason::Post(error) => error.fmt(f),
+        }
     }
 }
 
 impl<B: HostBuffer> std::error::Error for Rejected<'_, B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(self.reason())
+        self.reason().source()
     }
 }

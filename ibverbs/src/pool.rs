@@ -5,19 +5,36 @@
 
 use std::{
     fmt,
-    ops::Range,
+    ops::{Range, RangeBounds},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use crate::{
     Access, Error, MemoryRegion, PageAligned, Parent, ProtectionDomain, RemoteMemory, Result,
-    Segment, SharedBytes,
+    Segment, SharedBytes, bounds,
 };
 
 /// Registered memory to borrow from. Cheap to clone; all clones are one pool.
 ///
 /// A block that is dropped while a request still names it is lent again, and the transfer then mixes its bytes into the
 /// next borrower's: hold blocks until their requests have completed. No memory is freed under a device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{Access, PoolOptions, PooledMemory, ProtectionDomain, RegionPool};
+///
+/// fn message<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     text: &[u8],
+/// ) -> ibverbs::Result<(RegionPool<'a>, PooledMemory<'a>)> {
+///     let pool = RegionPool::new(domain, PoolOptions::new(Access::LOCAL_WRITE));
+///     let block = pool.lend(text.len())?;
+///     block.bytes().write(0, text)?;
+///     // `block.segment(..)` goes into a request; the block goes back when it is dropped.
+///     Ok((pool, block))
+/// }
+/// ```
 #[derive(Clone)]
 pub struct RegionPool<'a> {
     shared: Arc<Shared<'a>>,
@@ -113,13 +130,15 @@ impl<'a> RegionPool<'a> {
     pub fn lend(&self, length: usize) -> Result<PooledMemory<'a>> {
         let options = &self.shared.options;
         let most = options.most_registered;
-        Error::check("length of pooled memory", length as u64, 1, most as u64)?;
+        let remedy = "`PoolOptions::most_registered` is how much the pool may register";
+        Error::check_or("the length of a block", length as u64, 1..=most as u64, remedy)?;
         let block = length.max(options.smallest_block);
         let block = block.checked_next_power_of_two().ok_or(Error::OutOfRange {
-            what: "length of pooled memory, rounded up to a power of two,",
+            what: "the length of a block",
             asked: block as u64,
             minimum: 1,
             maximum: 1 << (usize::BITS - 1),
+            remedy: Some("blocks have a power of two of bytes"),
         })?;
         let mut state = self.shared.lock();
         if let Some(memory) = state.take(&self.shared, block, length) {
@@ -135,8 +154,8 @@ impl<'a> RegionPool<'a> {
         state.statistics.registered += slab_length;
         state.statistics.registrations += 1;
         // The slab that was just pushed has a block of this length.
-        state.take(&self.shared, block, length).ok_or(Error::Invalid {
-            what: "a new slab of the pool has no block",
+        state.take(&self.shared, block, length).ok_or_else(|| Error::Invalid {
+            what: "a new slab of the pool has no block".into(),
             remedy: "choose a slab length of at least one block",
         })
     }
@@ -153,6 +172,10 @@ impl<'a> RegionPool<'a> {
         self.shared.lock().statistics
     }
 }
+
+/// What to do about a pool that may not register more.
+const POOL_IS_FULL: &str =
+    "drop blocks that are lent, or make the pool with a larger `PoolOptions::most_registered`";
 
 impl<'a> Shared<'a> {
     fn lock(&self) -> MutexGuard<'_, State<'a>> {
@@ -184,7 +207,8 @@ impl<'a> State<'a> {
             self.release_idle(most.saturating_sub(more));
         }
         let asked = self.statistics.registered.saturating_add(more) as u64;
-        Error::check("bytes registered by the pool", asked, 0, most as u64)
+        let what = "the number of bytes that the pool has registered";
+        Error::check_or(what, asked, 0..=most as u64, POOL_IS_FULL)
     }
 
     /// Releases slabs of which nothing is lent until at most `keep` bytes are registered.
@@ -239,8 +263,9 @@ impl PooledMemory<'_> {
     /// # Errors
     ///
     /// [`Error::OutOfBounds`] if the range does not lie inside, [`Error::OutOfRange`] if it is longer than 4 GiB - 1.
-    pub fn segment(&self, range: Range<usize>) -> Result<Segment<'_>> {
-        self.region.segment(self.within(range)?)
+    pub fn segment(&self, range: impl RangeBounds<usize>) -> Result<Segment<'_>> {
+        let Range { start, end } = bounds::inside("the pooled memory", range, self.length)?;
+        self.region.segment(self.start + start..self.start + end)
     }
 
     /// The bytes, to be copied in and out.
@@ -257,18 +282,6 @@ impl PooledMemory<'_> {
     pub fn remote(&self) -> RemoteMemory {
         let address = self.region.address() + self.start as u64;
         RemoteMemory::of_region(address, self.length as u64, self.region.remote_key())
-    }
-
-    fn within(&self, range: Range<usize>) -> Result<Range<usize>> {
-        if range.start > range.end || range.end > self.length {
-            return Err(Error::OutOfBounds {
-                what: "the pooled memory",
-                start: range.start as u64,
-                end: range.end as u64,
-                length: self.length as u64,
-            });
-        }
-        Ok(self.start + range.start..self.start + range.end)
     }
 }
 

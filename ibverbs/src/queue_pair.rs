@@ -30,7 +30,9 @@ use std::{fmt, marker::PhantomData, ptr::NonNull};
 use self::state::{PostsReceives, QueuePairState, ReadyToSend, Reset};
 use crate::{
     CompletionQueue, Error, Operations, PacketSequence, Parent, ProtectionDomain, QueuePairNumber,
-    Result, SharedReceiveQueue, Transport, context::ContextTag, error::verb,
+    Result, SharedReceiveQueue, Transport,
+    context::ContextTag,
+    error::{DEVICE_LIMIT, verb},
 };
 
 /// A pair of a send queue and a receive queue, of transport `T`, in state `S`.
@@ -243,10 +245,12 @@ impl Error {
     /// What `ibv_create_qp` was asked for that the device cannot give, if that is the cause.
     fn over_the_limits(domain: &ProtectionDomain<'_>, asked: &rdma_sys::ibv_qp_cap) -> Result<()> {
         let limits = domain.context().query_device()?;
-        let check = |what, asked: u32, limit: u32| Self::check(what, asked.into(), 0, limit.into());
-        check("send requests", asked.max_send_wr, limits.max_requests())?;
-        check("receive requests", asked.max_recv_wr, limits.max_requests())?;
-        check("segments of a send request", asked.max_send_sge, limits.max_segments())?;
-        check("segments of a receive request", asked.max_recv_sge, limits.max_segments())
+        let check = |what, asked: u32, limit: u32| {
+            Self::check_or(what, asked.into(), 0..=limit.into(), DEVICE_LIMIT)
+        };
+        check("the number of send requests", asked.max_send_wr, limits.max_requests())?;
+        check("the number of receive requests", asked.max_recv_wr, limits.max_requests())?;
+        check("the number of segments of a send", asked.max_send_sge, limits.max_segments())?;
+        check("the number of segments of a receive", asked.max_recv_sge, limits.max_segments())
     }
 }

@@ -3,12 +3,13 @@
 
 use std::{
     fmt,
-    ops::{Bound, RangeBounds},
+    ops::{Range, RangeBounds},
     ptr::{self, NonNull},
 };
 
 use crate::{
-    Access, Error, LocalKey, RemoteKey, RemoteMemory, Result, Segment, SharedBytes, error::verb,
+    Access, Error, LocalKey, RemoteKey, RemoteMemory, Result, Segment, SharedBytes, bounds,
+    error::verb,
 };
 
 /// A registered range of memory, whoever owns its bytes: segments for work requests, the handle for
@@ -73,7 +74,7 @@ impl Region {
     pub(crate) fn change_access(&mut self, access: Access) -> Result<()> {
         if !self.changeable {
             return Err(Error::Invalid {
-                what: "the rights of a region without memory cannot be changed",
+                what: "the rights of a region without memory cannot be changed".into(),
                 remedy: "use it as it is",
             });
         }
@@ -145,9 +146,9 @@ impl Region {
     #[doc(alias = "ibv_sge")]
     #[inline]
     pub fn segment(&self, range: impl RangeBounds<usize>) -> Result<Segment<'_>> {
-        let (start, length) = self.cut(range)?;
-        let Ok(length) = u32::try_from(length) else {
-            return Err(too_long(length));
+        let Range { start, end } = bounds::inside("the memory region", range, self.length)?;
+        let Ok(length) = u32::try_from(end - start) else {
+            return Err(too_long(end - start));
         };
         Ok(Segment::new(self.address + start as u64, length, self.local_key()))
     }
@@ -177,40 +178,16 @@ impl Region {
     pub fn as_raw(&self) -> *mut rdma_sys::ibv_mr {
         self.raw.as_ptr()
     }
-
-    /// Start and length of a range that must lie inside.
-    #[inline]
-    fn cut(&self, range: impl RangeBounds<usize>) -> Result<(usize, usize)> {
-        let start = match range.start_bound() {
-            Bound::Included(start) => *start,
-            Bound::Excluded(start) => start.saturating_add(1),
-            Bound::Unbounded => 0,
-        };
-        let end = match range.end_bound() {
-            Bound::Included(end) => end.saturating_add(1),
-            Bound::Excluded(end) => *end,
-            Bound::Unbounded => self.length,
-        };
-        if start <= end && end <= self.length {
-            Ok((start, end - start))
-        } else {
-            Err(Error::OutOfBounds {
-                what: "the memory region",
-                start: start as u64,
-                end: end as u64,
-                length: self.length as u64,
-            })
-        }
-    }
 }
 
 #[cold]
 fn too_long(length: usize) -> Error {
     Error::OutOfRange {
-        what: "segment length",
+        what: "the length of a segment in bytes",
         asked: length as u64,
         minimum: 0,
         maximum: u32::MAX.into(),
+        remedy: Some("cut the transfer into several requests"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Memory of a peer: the handle it publishes, and parts of it.
 
-use std::ops::Range;
+use std::ops::{Range, RangeBounds};
 
-use crate::{Error, RemoteKey, Result};
+use crate::{Error, RemoteKey, Result, bounds};
 
 /// A registered region of a peer: what one-sided requests name.
 ///
@@ -32,7 +32,9 @@ impl RemoteMemory {
         if address.checked_add(length).is_none() {
             return Err(Error::Malformed {
                 what: "remote memory",
-                reason: format!("{length} bytes at {address:#x} end past the address space"),
+                reason: format!(
+                    "its {length} bytes from address {address:#x} on end past the address space"
+                ),
             });
         }
         Ok(Self { address, length, key })
@@ -55,10 +57,7 @@ impl RemoteMemory {
     /// [`Error::Malformed`] for any other length, and for a range that ends past the address space.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            return Err(Error::Malformed {
-                what: "remote memory",
-                reason: format!("{} bytes, expected {}", bytes.len(), Self::LENGTH),
-            });
+            return Err(Error::wrong_length("remote memory", bytes.len(), Self::LENGTH));
         };
         let [a0, a1, a2, a3, a4, a5, a6, a7, l0, l1, l2, l3, l4, l5, l6, l7, k0, k1, k2, k3] =
             *bytes;
@@ -102,21 +101,14 @@ impl RemoteMemory {
         self.part(offset..self.length.max(offset))
     }
 
-    /// A part of it.
+    /// A part of it. Costs a bounds check.
     ///
     /// # Errors
     ///
     /// [`Error::OutOfBounds`] if the range does not lie inside.
-    pub fn part(&self, range: Range<u64>) -> Result<RemoteSegment> {
-        let Range { start, end } = range;
-        if start > end || end > self.length {
-            return Err(Error::OutOfBounds {
-                what: "the remote memory",
-                start,
-                end,
-                length: self.length,
-            });
-        }
+    #[inline]
+    pub fn part(&self, range: impl RangeBounds<u64>) -> Result<RemoteSegment> {
+        let Range { start, end } = bounds::inside("the remote memory", range, self.length)?;
         Ok(RemoteSegment { address: self.address + start, length: end - start, key: self.key })
     }
 }
@@ -130,6 +122,12 @@ pub struct RemoteSegment {
 }
 
 impl RemoteSegment {
+    /// Whether an atomic can work at its start: on eight bytes, at an address that is a multiple of as many.
+    #[inline]
+    pub(crate) const fn is_a_word(&self) -> bool {
+        self.length >= 8 && self.address.is_multiple_of(8)
+    }
+
     /// The length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
@@ -190,6 +188,8 @@ mod tests {
         assert_eq!(MEMORY.part(16..48).unwrap().address(), MEMORY.address() + 16);
         assert_eq!(MEMORY.at(4096).unwrap().len(), 0);
         MEMORY.at(4097).unwrap_err();
+        assert_eq!(MEMORY.part(4000..).unwrap().len(), 96);
+        assert_eq!(MEMORY.part(..).unwrap().len(), 4096);
         MEMORY.part(0..4097).unwrap_err();
         let backwards = Range { start: 2, end: 1 };
         MEMORY.part(backwards).unwrap_err();

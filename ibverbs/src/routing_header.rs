@@ -142,7 +142,10 @@ impl FinishedWork<'_> {
         let Some(payload_length) = arrived.checked_sub(RoutingHeader::LENGTH) else {
             return Err(Error::Malformed {
                 what: "a datagram",
-                reason: format!("{arrived} bytes, with the routing header at least 40"),
+                reason: format!(
+                    "it has {arrived} bytes, and its routing header alone has 40; is this the completion of a datagram's \
+                     receive?"
+                ),
             });
         };
         let end = offset.saturating_add(arrived);

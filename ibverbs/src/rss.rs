@@ -6,7 +6,7 @@ use std::{fmt, ptr::NonNull};
 
 use crate::{
     DeviceAttributes, Error, Parent, ProtectionDomain, QueuePairNumber, Result, Verb, WorkQueue,
-    error::verb,
+    error::{DEVICE_LIMIT, verb},
 };
 
 /// Work queues by the last bits of a hash. A queue can stand in it more than once, to get more of the packets.
@@ -34,8 +34,13 @@ impl<'a> IndirectionTable<'a> {
     ) -> Result<Self> {
         let queues: Box<[Parent<'a, WorkQueue<'a>>]> = queues.into_iter().map(Into::into).collect();
         let Some(first) = queues.first() else {
-            return Error::check("entries of an indirection table", 0, 1, u64::from(u32::MAX))
-                .and(Err(NOT_A_POWER_OF_TWO));
+            return Err(Error::OutOfRange {
+                what: ENTRIES,
+                asked: 0,
+                minimum: 1,
+                maximum: u32::MAX.into(),
+                remedy: None,
+            });
         };
         let context = first.protection_domain().context();
         let limits = context.query_device()?;
@@ -45,14 +50,17 @@ impl<'a> IndirectionTable<'a> {
             most => most,
         };
         let count = queues.len();
-        Error::check("entries of an indirection table", count as u64, 1, most.into())?;
+        Error::check_or(ENTRIES, count as u64, 1..=most.into(), DEVICE_LIMIT)?;
         if !count.is_power_of_two() {
-            return Err(NOT_A_POWER_OF_TWO);
+            return Err(Error::Invalid {
+                what: format!("{ENTRIES} cannot be {count}, which is not a power of two").into(),
+                remedy: "name queues more than once until it is 1, 2, 4, 8 or so on",
+            });
         }
         let context_of = |queue: &WorkQueue<'_>| queue.protection_domain().context().as_raw();
         if queues.iter().any(|queue| context_of(queue) != context.as_raw()) {
             return Err(Error::Invalid {
-                what: "the work queues of a table are of different contexts",
+                what: "the work queues of a table are of different contexts".into(),
                 remedy: "make all of them from one `Context`",
             });
         }
@@ -83,10 +91,7 @@ impl<'a> IndirectionTable<'a> {
     }
 }
 
-const NOT_A_POWER_OF_TWO: Error = Error::Invalid {
-    what: "the number of entries of an indirection table is not a power of two",
-    remedy: "name queues more than once until it is 1, 2, 4, 8 or so on",
-};
+const ENTRIES: &str = "the number of entries of an indirection table";
 
 impl Drop for IndirectionTable<'_> {
     fn drop(&mut self) {
@@ -173,6 +178,37 @@ impl HashKey {
 /// `CAP_NET_RAW`. Devices whose queue pairs of this kind have states (ConnectX-3) are not supported.
 ///
 /// Not tried on hardware: on the software device only.
+///
+/// # Examples
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use ibverbs::{
+///     CompletionQueue, Flow, FlowRule, HashFields, HashKey, IndirectionTable, Ipv4Match, PacketMatch,
+///     PortNumber, ProtectionDomain, RssQueuePair, WorkQueue,
+/// };
+///
+/// /// Four queues, one for each of four threads, share the packets of IPv4.
+/// fn spread<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queues: [&'a CompletionQueue<'a>; 4],
+///     port: PortNumber,
+/// ) -> ibverbs::Result<(Vec<Arc<WorkQueue<'a>>>, Flow<'a>)> {
+///     let make = |queue| {
+///         let mut work = WorkQueue::builder(domain, queue).max_requests(256).create()?;
+///         work.make_ready()?;
+///         Ok(Arc::new(work))
+///     };
+///     let work = queues.into_iter().map(make).collect::<ibverbs::Result<Vec<_>>>()?;
+///     let table = Arc::new(IndirectionTable::create(&work)?);
+///     let fields = HashFields::IPV4 | HashFields::TCP;
+///     let pair = Arc::new(RssQueuePair::create(domain, &table, &HashKey::SYMMETRIC, fields)?);
+///     let rule = FlowRule::new(PacketMatch::new().ipv4(Ipv4Match::new()));
+///     let flow = Flow::create(&pair, port, rule)?;
+///     Ok((work, flow))
+/// }
+/// ```
 pub struct RssQueuePair<'a> {
     /// From `ibv_create_qp_ex` in `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_qp>,
@@ -201,7 +237,8 @@ impl<'a> RssQueuePair<'a> {
         let context = domain.context().as_raw();
         if table.queues().any(|it| it.protection_domain().context().as_raw() != context) {
             return Err(Error::Invalid {
-                what: "a queue pair's indirection table and its domain are of different contexts",
+                what: "a queue pair's indirection table and its domain are of different contexts"
+                    .into(),
                 remedy: "make both of them from one `Context`",
             });
         }
@@ -269,7 +306,8 @@ fn explained(error: Error, fields: HashFields) -> Error {
         both(HashFields::IPV4, HashFields::IPV6) || both(HashFields::TCP, HashFields::UDP);
     if two_of_a_kind && error.errno() == Some(libc::EINVAL) {
         return Error::Invalid {
-            what: "the device does not hash IPv4 and IPv6, or TCP and UDP, in one queue pair",
+            what: "the device does not hash IPv4 and IPv6, or TCP and UDP, in one queue pair"
+                .into(),
             remedy: "make one queue pair for each over the same table, and lead each kind of packet to its own by a flow",
         };
     }

@@ -15,6 +15,26 @@ impl ProtectionDomain<'_> {
     ///
     /// If a deregistration is refused, which happens while a memory window is bound to the region: the
     /// device could go on writing to memory whose borrow ends, and there is nothing else to stop it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use ibverbs::{Access, PostError, ProtectionDomain, QueuePair, Rc, SendWr};
+    ///
+    /// fn send(
+    ///     domain: &ProtectionDomain<'_>,
+    ///     pair: &QueuePair<'_, Rc>,
+    ///     message: &mut [u8],
+    /// ) -> Result<(), Box<dyn std::error::Error>> {
+    ///     domain.scope(|scope| {
+    ///         let region = scope.register(message, Access::empty())?;
+    ///         pair.post_send(&mut [SendWr::send(region.segment(..)?).signaled()])?;
+    ///         let mut slots = ibverbs::Completion::slots::<1>();
+    ///         while pair.send_queue().poll(&mut slots)?.is_empty() {}
+    ///         Ok(slots[0].outcome().map(drop)?)
+    ///     })
+    /// }
+    /// ```
     pub fn scope<'env, R>(
         &'env self,
         work: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,

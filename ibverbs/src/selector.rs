@@ -9,6 +9,19 @@ use crate::{Error, PortNumber, Result};
 /// Names are prefixes, as in `NCCL_IB_HCA`: `mlx5` is every mlx5 device, and `mlx5_1` is `mlx5_10` too. After `=`
 /// they must match whole, after `^` they are what is not wanted, and `^=` is both. A name may carry a
 /// port. The default wants every device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{DeviceSelector, PortNumber};
+///
+/// let selector: DeviceSelector = "mlx5_0,mlx5_1:2".parse()?;
+/// assert!(selector.wants("mlx5_0") && !selector.wants("mlx5_2"));
+/// assert_eq!(selector.wanted_port("mlx5_1"), Some(PortNumber::new(2)?));
+/// let all_but_one: DeviceSelector = "^=mlx5_3".parse()?;
+/// assert!(all_but_one.wants("mlx5_30") && !all_but_one.wants("mlx5_3"));
+/// # Ok::<(), ibverbs::Error>(())
+/// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceSelector {
     patterns: Vec<Pattern>,
@@ -35,24 +48,24 @@ impl DeviceSelector {
     }
 
     fn from_variables(get: impl Fn(&'static str) -> Option<String>) -> Result<Self> {
-        fn number(
+        fn setting<T>(
             variable: &'static str,
             value: Option<String>,
             expected: &'static str,
-        ) -> Result<Option<u8>> {
-            value
-                .map(|value| {
-                    value.trim().parse().map_err(|_| Error::Setting { variable, value, expected })
-                })
-                .transpose()
+            parse: impl FnOnce(&str) -> Option<T>,
+        ) -> Result<Option<T>> {
+            let Some(value) = value else { return Ok(None) };
+            let parsed = parse(value.trim());
+            parsed.map(Some).ok_or(Error::Setting { variable, value, expected })
         }
         let mut selector = get("RDMA_DEVICE").unwrap_or_default().parse::<Self>()?;
-        let port = number("RDMA_PORT", get("RDMA_PORT"), "a port number, 1 to 255")?;
-        if let Some(port) = port {
-            selector.port = Some(PortNumber::new(port)?);
-        }
-        let index = "the index of an entry of the port's GID table, 0 to 255";
-        selector.gid_index = number("RDMA_GID_INDEX", get("RDMA_GID_INDEX"), index)?;
+        selector.port =
+            setting("RDMA_PORT", get("RDMA_PORT"), "a port number from 1 to 255", |text| {
+                text.parse().ok().and_then(|number| PortNumber::new(number).ok())
+            })?;
+        let index = "the index of an entry of the port's GID table, from 0 to 255";
+        selector.gid_index =
+            setting("RDMA_GID_INDEX", get("RDMA_GID_INDEX"), index, |text| text.parse().ok())?;
         Ok(selector)
     }
 

@@ -21,6 +21,23 @@ use std::{
 use crate::{Error, Plain, Result};
 
 /// Bytes that the CPU, the device and its peers share. Reading and writing copies.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::SharedBytes;
+///
+/// /// A header of two words in front of a message, written and read in place.
+/// fn turn_around(bytes: SharedBytes<'_>) -> ibverbs::Result<Vec<u8>> {
+///     let length: u32 = bytes.get(4)?;
+///     let mut message = vec![0; length as usize];
+///     bytes.read(8, &mut message)?;
+///     message.reverse();
+///     bytes.set::<u32>(0, 1)?;
+///     bytes.write(8, &message)?;
+///     Ok(message)
+/// }
+/// ```
 #[derive(Clone, Copy)]
 pub struct SharedBytes<'m> {
     /// Allocated for `length` bytes during `'m`, and reached by raw pointers only.
@@ -169,7 +186,10 @@ impl<'m> SharedBytes<'m> {
         let at = self.part(offset, WORD)?;
         if !at.addr().is_multiple_of(WORD) {
             return Err(Error::Invalid {
-                what: "the address of an atomic word is not a multiple of 8",
+                what: format!(
+                    "a word at address {at:p}, which is not a multiple of 8, is not atomic"
+                )
+                .into(),
                 remedy: "choose another offset, or register PageAligned memory",
             });
         }
@@ -196,7 +216,7 @@ impl<'m> SharedBytes<'m> {
         let end = offset.checked_add(length).filter(|end| *end <= self.length);
         if end.is_none() {
             return Err(Error::OutOfBounds {
-                what: "shared bytes",
+                what: "the memory",
                 start: offset as u64,
                 end: (offset as u64).saturating_add(length as u64),
                 length: self.length as u64,

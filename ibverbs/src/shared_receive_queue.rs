@@ -6,13 +6,41 @@ use std::{ptr, ptr::NonNull};
 use crate::{
     Error, Parent, PostError, ProtectionDomain, RecvWr, Result, Verb,
     error::verb,
-    queue_pair::post::{link_receives, refused},
+    queue_pair::{
+        builder::check_segments,
+        post::{link_receives, refused},
+    },
 };
 
 /// A queue of receives for any number of queue pairs of one domain: a message to one of them takes the next.
 ///
 /// Queue pairs made with it ([`QueuePairBuilder::shared_receive_queue`](crate::QueuePairBuilder::shared_receive_queue)) borrow or share
 /// it. Their receives complete in the completion queue of the queue pair that the message came to.
+///
+/// # Examples
+///
+/// Many queue pairs, one store of receives:
+///
+/// ```
+/// use ibverbs::{
+///     CompletionQueue, MemoryRegion, ProtectionDomain, QueuePair, Rc, RecvWr, Reset,
+///     SharedReceiveQueue,
+/// };
+///
+/// fn serve<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queue: &'a CompletionQueue<'a>,
+///     shared: &'a SharedReceiveQueue<'a>,
+///     memory: &MemoryRegion<'_, Vec<u8>>,
+/// ) -> Result<Vec<QueuePair<'a, Rc, Reset>>, Box<dyn std::error::Error>> {
+///     for slot in 0..memory.len() / 4096 {
+///         let into = memory.segment(slot * 4096..(slot + 1) * 4096)?;
+///         shared.post_receive(&mut [RecvWr::to(slot as u64, into)])?;
+///     }
+///     let make = |_| domain.queue_pair(queue, queue).shared_receive_queue(shared).create();
+///     Ok((0..8).map(make).collect::<ibverbs::Result<_>>()?)
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SharedReceiveQueue<'a> {
     /// From a creating verb on `domain`, whose context has `post_srq_recv`; freed only by drop.
@@ -37,16 +65,17 @@ impl SharedReceiveQueueOptions {
         Self { max_requests, max_segments: 1 }
     }
 
-    /// How many segments a receive can have; 1 if not set.
+    /// How many segments a receive can have, at least 1; 1 if not set.
     #[must_use]
     #[doc(alias = "max_sge")]
     pub const fn max_segments(self, max_segments: u32) -> Self {
         Self { max_segments, ..self }
     }
 
-    pub(crate) const fn to_raw(self) -> rdma_sys::ibv_srq_attr {
+    pub(crate) fn to_raw(self) -> Result<rdma_sys::ibv_srq_attr> {
         let Self { max_requests, max_segments } = self;
-        rdma_sys::ibv_srq_attr { max_wr: max_requests, max_sge: max_segments, srq_limit: 0 }
+        check_segments("the number of segments of a receive", max_segments)?;
+        Ok(rdma_sys::ibv_srq_attr { max_wr: max_requests, max_sge: max_segments, srq_limit: 0 })
     }
 }
 
@@ -69,7 +98,7 @@ impl ProtectionDomain<'_> {
     ///
     /// # Errors
     ///
-    /// [`Error::Verb`], `EINVAL` or `ENOMEM` over the device's limits, `EOPNOTSUPP` or `ENOSYS` if it has no shared receive
+    /// [`Error::OutOfRange`] for receives without segments; [`Error::Verb`], `EINVAL` or `ENOMEM` over the device's limits, `EOPNOTSUPP` or `ENOSYS` if it has no shared receive
     /// queues. See `ibv_create_srq(3)`.
     #[doc(alias = "ibv_create_srq")]
     pub fn create_shared_receive_queue(
@@ -93,7 +122,7 @@ impl<'a> SharedReceiveQueue<'a> {
     ) -> Result<Self> {
         let domain = domain.into();
         let (verb, create) = verb!(domain.context().library(), ibv_create_srq)?;
-        let attr = options.to_raw();
+        let attr = options.to_raw()?;
         let mut attributes = rdma_sys::ibv_srq_init_attr { attr, ..Default::default() };
         // SAFETY: the domain is held.
         let raw = verb.object(unsafe { create(domain.as_raw(), &raw mut attributes) })?;
@@ -231,7 +260,7 @@ impl Error {
     #[cold]
     pub(crate) fn receives_are_shared() -> Self {
         Self::Invalid {
-            what: "the queue pair takes its receives from a shared receive queue",
+            what: "the queue pair takes its receives from a shared receive queue".into(),
             remedy: "post them to the `SharedReceiveQueue`",
         }
     }

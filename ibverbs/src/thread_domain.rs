@@ -9,8 +9,9 @@ use std::{fmt, marker::PhantomData, ptr::NonNull};
 
 use crate::{
     CompletionQueue, ConnectOptions, Connected, Initialized, LocalPort, Operations, Parent,
-    PostError, Posting, PostsReceives, ProtectionDomain, QpInfo, QueuePair, QueuePairBuilder,
-    QueuePairNumber, ReadyToSend, Receiving, RecvWr, Reset, Result, SendWr, Transport, Verb,
+    PostError, Posting, PostsReceives, PostsSends, ProtectionDomain, QpInfo, QueuePair,
+    QueuePairBuilder, QueuePairNumber, ReadyToSend, Receiving, RecvWr, Reset, Result, SendWr,
+    Transport, Verb,
 };
 
 /// Kept in the thread that made it.
@@ -19,6 +20,31 @@ type InThread = PhantomData<*const ()>;
 /// Where queue pairs without locks are made: a protection domain as one thread sees it.
 ///
 /// Regions and completion queues are made from the protection domain and the context as always.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{
+///     CompletionQueue, ConnectOptions, LocalPort, ProtectionDomain, QpInfo, Rc, Segment, SendWr,
+///     ThreadDomain,
+/// };
+///
+/// fn work(
+///     domain: &ProtectionDomain<'_>,
+///     queue: &CompletionQueue<'_>,
+///     port: &LocalPort,
+///     exchange: impl FnOnce(QpInfo) -> QpInfo,
+///     bytes: Segment<'_>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     // In the thread that posts: neither can leave it.
+///     let thread = ThreadDomain::allocate(domain)?;
+///     let pair = thread.queue_pair::<Rc>(queue, queue).create()?;
+///     let peer = exchange(pair.endpoint(port));
+///     let pair = pair.connect(&peer, &ConnectOptions::new(port))?;
+///     pair.post_send(&mut [SendWr::send(bytes).signaled()])?;
+///     Ok(())
+/// }
+/// ```
 pub struct ThreadDomain<'a> {
     /// The parent domain, which queue pairs are made in. Dropped before the parts it is made of.
     parent: ProtectionDomain<'a>,
@@ -53,11 +79,11 @@ impl<'a> ThreadDomain<'a> {
         Ok(Self { parent, _thread: thread, in_thread: PhantomData })
     }
 
-    /// Begins a queue pair of this thread.
+    /// Begins a queue pair of this thread, whose completion queues are borrowed or shared (`&Arc<…>`).
     pub fn queue_pair<T: Transport>(
         &'a self,
-        send_queue: &'a CompletionQueue<'a>,
-        receive_queue: &'a CompletionQueue<'a>,
+        send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+        receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> ThreadQueuePairBuilder<'a, T> {
         let builder = QueuePair::builder(&self.parent, send_queue, receive_queue);
         ThreadQueuePairBuilder { builder, in_thread: PhantomData }
@@ -183,15 +209,18 @@ impl<'a, T: Transport, S> ThreadQueuePair<'a, T, S> {
     }
 }
 
-impl<T: Connected, S> ThreadQueuePair<'_, T, S> {
+impl<T: Transport, S> ThreadQueuePair<'_, T, S> {
     /// What the peer needs to connect to it when it uses `port`.
     #[must_use]
-    pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
+    pub fn endpoint(&self, port: &LocalPort) -> QpInfo
+    where
+        T: Connected,
+    {
         self.pair.endpoint(port)
     }
 }
 
-impl<'a, T: Connected> ThreadQueuePair<'a, T, Reset> {
+impl<'a, T: Transport> ThreadQueuePair<'a, T, Reset> {
     /// Makes it ready to send to the peer, and to receive from it.
     ///
     /// # Errors
@@ -200,8 +229,11 @@ impl<'a, T: Connected> ThreadQueuePair<'a, T, Reset> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T>> {
+        options: &ConnectOptions,
+    ) -> Result<ThreadQueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         self.pair.connect(remote, options).map(ThreadQueuePair::new)
     }
 
@@ -210,15 +242,15 @@ impl<'a, T: Connected> ThreadQueuePair<'a, T, Reset> {
     /// # Errors
     ///
     /// As for [`QueuePair::initialize`].
-    pub fn initialize(
-        self,
-        options: &ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T, Initialized>> {
+    pub fn initialize(self, options: &ConnectOptions) -> Result<ThreadQueuePair<'a, T, Initialized>>
+    where
+        T: Connected,
+    {
         self.pair.initialize(options).map(ThreadQueuePair::new)
     }
 }
 
-impl<'a, T: Connected> ThreadQueuePair<'a, T, Initialized> {
+impl<'a, T: Transport> ThreadQueuePair<'a, T, Initialized> {
     /// Makes it ready to send to the peer, and to receive from it.
     ///
     /// # Errors
@@ -227,32 +259,40 @@ impl<'a, T: Connected> ThreadQueuePair<'a, T, Initialized> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<ThreadQueuePair<'a, T>> {
+        options: &ConnectOptions,
+    ) -> Result<ThreadQueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         self.pair.connect(remote, options).map(ThreadQueuePair::new)
     }
 }
 
-impl<T: Transport> ThreadQueuePair<'_, T> {
+impl<T: Transport, S> ThreadQueuePair<'_, T, S> {
     /// Posts requests to the send queue, in order, behind one doorbell.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::post_send`].
     #[inline(always)]
-    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError>
+    where
+        S: PostsSends,
+    {
         self.pair.post_send(batch)
     }
-}
 
-impl<T: Receiving, S: PostsReceives> ThreadQueuePair<'_, T, S> {
     /// Posts requests to the receive queue, in order.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::post_receive`].
     #[inline]
-    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
+    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError>
+    where
+        T: Receiving,
+        S: PostsReceives,
+    {
         self.pair.post_receive(batch)
     }
 }

@@ -9,7 +9,11 @@ use std::{
 
 use crate::{
     CompletionQueue, Error, Parent, PostError, ProtectionDomain, RecvWr, Result, Verb,
-    queue_pair::post::{link_receives, refused},
+    error::DEVICE_LIMIT,
+    queue_pair::{
+        builder::check_segments,
+        post::{link_receives, refused},
+    },
 };
 
 /// A queue of receives for Ethernet frames. An [`IndirectionTable`](crate::IndirectionTable) has one or more of them, and an
@@ -94,7 +98,7 @@ impl<'a> WorkQueueBuilder<'a> {
         Self { max_requests: count, ..self }
     }
 
-    /// How many segments a receive can have; 1 if not set.
+    /// How many segments a receive can have, at least 1; 1 if not set.
     #[doc(alias = "max_sge")]
     pub fn max_segments(self, count: u32) -> Self {
         Self { max_segments: count, ..self }
@@ -119,15 +123,18 @@ impl<'a> WorkQueueBuilder<'a> {
         let context = self.domain.context();
         if self.completion_queue.context().as_raw() != context.as_raw() {
             return Err(Error::Invalid {
-                what: "a work queue's completion queue and its domain are of different contexts",
+                what: "a work queue's completion queue and its domain are of different contexts"
+                    .into(),
                 remedy: "make both of them from one `Context`",
             });
         }
+        check_segments("the number of segments of a receive", self.max_segments)?;
         let limits = context.query_device()?;
-        let check =
-            |what, asked: u32, limit: u32| Error::check(what, asked.into(), 0, limit.into());
-        check("receive requests", self.max_requests, limits.max_requests())?;
-        check("segments of a receive request", self.max_segments, limits.max_segments())?;
+        let check = |what, asked: u32, limit: u32| {
+            Error::check_or(what, asked.into(), 0..=limit.into(), DEVICE_LIMIT)
+        };
+        check("the number of receive requests", self.max_requests, limits.max_requests())?;
+        check("the number of segments of a receive", self.max_segments, limits.max_segments())?;
         let verb = Verb::new("ibv_create_wq");
         let mut attributes = rdma_sys::ibv_wq_init_attr {
             wq_type: rdma_sys::IBV_WQT_RQ,
@@ -225,13 +232,13 @@ impl<'a> WorkQueue<'a> {
         match (*state, to) {
             (WorkQueueState::RESET, WorkQueueState::ERROR) => {
                 return Err(Error::Invalid {
-                    what: "a work queue goes from reset to ready only",
+                    what: "a work queue goes from reset to ready only".into(),
                     remedy: "call `make_ready` first",
                 });
             }
             (WorkQueueState::ERROR, WorkQueueState::READY) => {
                 return Err(Error::Invalid {
-                    what: "a work queue goes from error to reset only",
+                    what: "a work queue goes from error to reset only".into(),
                     remedy: "call `reset` first",
                 });
             }

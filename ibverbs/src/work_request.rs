@@ -117,7 +117,7 @@ impl<'a> From<Scatter<'a>> for Gather<'a> {
 pub(crate) enum Shape {
     /// Bytes to copy, told by the request's own segment.
     Inline,
-    /// In the request itself.
+    /// In the request itself. Each queue has room for one: `check_segments` refuses to make another.
     One,
     /// In the caller's list, which `sg_list` points to.
     List,
@@ -160,13 +160,38 @@ impl Kind {
 
 /// Why a request must not be posted, kept in the opcode of one that is refused.
 const TOO_LONG: u32 = u32::MAX;
-const NOT_A_WORD: u32 = u32::MAX - 1;
-const TOO_MANY: u32 = u32::MAX - 2;
+const TOO_MANY: u32 = u32::MAX - 1;
+const NO_LOCAL_WORD: u32 = u32::MAX - 2;
+const NO_REMOTE_WORD: u32 = u32::MAX - 3;
+
+/// What a request reaches at the peer.
+const REMOTE_SEGMENT: &str = "the remote segment";
+
+/// How many bytes an atomic works on, at a multiple of as many.
+const WORD: u64 = 8;
 
 /// A request to a send queue. Twenty words on the stack; making one allocates nothing.
 ///
 /// The type says for which transport it is, and each constructor exists only where the transport has the
 /// operation. By default a request is not signaled: it reports only if it fails.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{PostError, QueuePair, Rc, RemoteSegment, Segment, SendWr};
+///
+/// /// Writes, then says so: one doorbell, one completion.
+/// fn publish(
+///     pair: &QueuePair<'_, Rc>,
+///     bytes: Segment<'_>,
+///     place: &RemoteSegment,
+///     word: Segment<'_>,
+/// ) -> Result<(), PostError> {
+///     let write = SendWr::write(bytes, place);
+///     let tell = SendWr::send(word).id(1).signaled();
+///     pair.post_send(&mut [write, tell])
+/// }
+/// ```
 #[repr(C)]
 pub struct SendWr<'a, T> {
     /// `next` is written when posting, and `sg_list` unless the shape is `List`.
@@ -231,6 +256,7 @@ impl<'a, T: Transport> SendWr<'a, T> {
         self.shape == Shape::Refused
     }
 
+    /// The same request, which will be refused when it is posted, with the two numbers that say why.
     #[cold]
     fn refuse(mut self, reason: u32, asked: u64, room: u64) -> Self {
         self.shape = Shape::Refused;
@@ -239,6 +265,12 @@ impl<'a, T: Transport> SendWr<'a, T> {
         self.raw.wr.atomic.compare_add = asked;
         self.raw.wr.atomic.swap = room;
         self
+    }
+
+    /// Refuses an atomic on what [is no word](RemoteSegment::is_a_word).
+    #[cold]
+    fn refuse_word(self, word: RemoteSegment) -> Self {
+        self.refuse(NO_REMOTE_WORD, word.address, word.length)
     }
 
     /// The number that its completion carries.
@@ -272,12 +304,15 @@ impl<'a, T: Transport> SendWr<'a, T> {
     }
 }
 
-impl<T: Solicits> SendWr<'_, T> {
+impl<T: Transport> SendWr<'_, T> {
     /// Wakes a peer that waits for solicited completions only.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_SEND_SOLICITED")]
-    pub fn solicited(self) -> Self {
+    pub fn solicited(self) -> Self
+    where
+        T: Solicits,
+    {
         self.flag(rdma_sys::IBV_SEND_SOLICITED)
     }
 
@@ -285,7 +320,10 @@ impl<T: Solicits> SendWr<'_, T> {
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_SEND_FENCE")]
-    pub fn fenced(self) -> Self {
+    pub fn fenced(self) -> Self
+    where
+        T: Solicits,
+    {
         self.flag(rdma_sys::IBV_SEND_FENCE)
     }
 }
@@ -307,19 +345,32 @@ impl<'a, T> SendWr<'a, T> {
     pub(crate) fn refusal(&self) -> Error {
         let (asked, room) = crate::queue_pair::post::atomic_operands(&self.raw);
         match self.raw.opcode {
-            NOT_A_WORD => Error::Invalid {
-                what: "an atomic works on eight bytes at an address that is a multiple of 8",
-                remedy: "name a remote part with such an address, and a local segment of 8 bytes",
-            },
             TOO_MANY => Error::Invalid {
-                what: "more segments than a request can have",
+                what: "more segments than any request can have".into(),
                 remedy: "split the request",
             },
-            _ => Error::OutOfRange {
-                what: "the length of the request in bytes, against its part of the remote memory,",
-                asked,
-                minimum: 0,
-                maximum: room,
+            NO_LOCAL_WORD => Error::Invalid {
+                what: format!("an atomic brings {WORD} bytes, and its local segment has {asked}").into(),
+                remedy: "name a local segment of 8 bytes",
+            },
+            NO_REMOTE_WORD if room < WORD => Error::DoesNotFit {
+                bytes: WORD,
+                room,
+                place: REMOTE_SEGMENT,
+                remedy: "an atomic works on a whole word: name 8 bytes of the peer's memory",
+            },
+            NO_REMOTE_WORD => Error::Invalid {
+                what: format!(
+                    "an atomic works at multiples of {WORD}, and its remote segment starts at address {asked:#x}"
+                )
+                .into(),
+                remedy: "name another offset of the peer's memory",
+            },
+            _ => Error::DoesNotFit {
+                bytes: asked,
+                room,
+                place: REMOTE_SEGMENT,
+                remedy: "shorten the local segment, or name a longer part of the peer's memory",
             },
         }
     }

@@ -106,7 +106,8 @@ impl<'a> XrcReceiveQueue<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] if the device has none; [`Error::Invalid`] if the objects are of different contexts; [`Error::Verb`]
+    /// [`Error::Unsupported`] if the device has none; [`Error::Invalid`] if the objects are of different contexts;
+    /// [`Error::OutOfRange`] for receives without segments; [`Error::Verb`]
     /// otherwise. See `ibv_create_srq_ex(3)`.
     #[doc(alias = "ibv_create_srq_ex")]
     #[doc(alias = "ibv_get_srq_num")]
@@ -121,13 +122,13 @@ impl<'a> XrcReceiveQueue<'a> {
         let context = domain.context().as_raw();
         if [xrc_domain.context().as_raw(), completion_queue.context().as_raw()] != [context; 2] {
             return Err(Error::Invalid {
-                what: "the domains and the completion queue are of different contexts",
+                what: "the domains and the completion queue are of different contexts".into(),
                 remedy: "make all of them from one `Context`",
             });
         }
         let verb = Verb::new("ibv_create_srq_ex");
         let mut attributes = rdma_sys::ibv_srq_init_attr_ex {
-            attr: options.to_raw(),
+            attr: options.to_raw()?,
             comp_mask: rdma_sys::IBV_SRQ_INIT_ATTR_TYPE
                 | rdma_sys::IBV_SRQ_INIT_ATTR_PD
                 | rdma_sys::IBV_SRQ_INIT_ATTR_XRCD

@@ -87,14 +87,14 @@ impl Host {
             builder.max_inline(16).create().unwrap()
         });
         let (to_a, to_b) = (a.endpoint(&self.port), b.endpoint(&self.port));
-        [a.connect(&to_b, self.options()).unwrap(), b.connect(&to_a, self.options()).unwrap()]
+        [a.connect(&to_b, &self.options()).unwrap(), b.connect(&to_a, &self.options()).unwrap()]
     }
 
     fn owned(&self) -> [OwnedQueuePair<'static, Rc, Vec<u8>>; 2] {
         let [a, b] =
             [(); 2].map(|()| OwnedQueuePair::create(&self.domain, WINDOW, WINDOW).unwrap());
         let (to_a, to_b) = (a.endpoint(&self.port), b.endpoint(&self.port));
-        [a.connect(&to_b, self.options()).unwrap(), b.connect(&to_a, self.options()).unwrap()]
+        [a.connect(&to_b, &self.options()).unwrap(), b.connect(&to_a, &self.options()).unwrap()]
     }
 
     fn buffer(&self, bytes: Vec<u8>) -> OwnedBuffer<'static, Vec<u8>> {
@@ -450,8 +450,8 @@ fn a_shared_receive_queue_that_runs_low_raises_its_limit_event() {
         builder.shared_receive_queue(&shared).create().unwrap()
     });
     let (to_a, to_b) = (a.endpoint(&host.port), b.endpoint(&host.port));
-    let a = a.connect(&to_b, host.options()).unwrap();
-    let b = b.connect(&to_a, host.options()).unwrap();
+    let a = a.connect(&to_b, &host.options()).unwrap();
+    let b = b.connect(&to_a, &host.options()).unwrap();
     for id in 0..4 {
         shared.post_receive(&mut [RecvWr::new(id)]).unwrap();
     }

@@ -223,7 +223,7 @@ mod tests {
             }
             let port = &self.sites[site].port;
             let itself = pair.endpoint(port);
-            Box::new(pair.connect(&itself, ConnectOptions::new(port)).unwrap())
+            Box::new(pair.connect(&itself, &ConnectOptions::new(port)).unwrap())
         }
 
         fn pair<T: Receiving + 'static>(

@@ -165,13 +165,13 @@ mod tests {
         };
         let (a, b) = (make(), make());
         let options = ibverbs::ConnectOptions::new(&host.port).access(ALL);
-        let a = a.connect(&b.endpoint(&host.port), options).unwrap();
+        let a = a.connect(&b.endpoint(&host.port), &options).unwrap();
         let memory = host.region(vec![0; 8], ALL);
         let (part, word) = (memory.segment(..).unwrap(), memory.remote().at(0).unwrap());
         for request in [SendWr::fetch_and_add(part, &word, 1), SendWr::send(Inline(&[]))] {
             let error = a.post_send(&mut [request]).unwrap_err();
             assert_eq!(error.refused(), Some(0));
-            assert!(error.error().to_string().contains("was not made for this operation"));
+            assert!(error.to_string().contains("the queue pair was not made for a"), "{error}");
         }
         assert_eq!(device.calls("ibv_wr_complete"), 0);
     }
@@ -437,7 +437,7 @@ mod tests {
         let region = unsafe { host.domain.register_dma_buf(Vec::<u8>::new(), part, ALL) }.unwrap();
         assert_eq!((region.len() as u64, region.remote().len()), (LENGTH, LENGTH));
         let text = region.segment(..).unwrap_err().to_string();
-        assert!(text.contains("segment length is 4294971392"), "{text}");
+        assert!(text.contains("the length of a segment in bytes cannot be 4294971392"), "{text}");
         let longest = region.segment(..usize::try_from(u32::MAX).unwrap()).unwrap();
         assert_eq!(longest.len(), u32::MAX);
         // A request that would have to be longer than it can say is refused, not cut.

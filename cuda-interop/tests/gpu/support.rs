@@ -155,8 +155,8 @@ fn connect(one: &mut End, other: &mut End, port: &LocalPort) {
     let (here_info, there_info) = (here.endpoint(port), there.endpoint(port));
     let access = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
     let options = || ConnectOptions::new(port).access(access);
-    one.pairs.push(here.connect(&there_info, options()).unwrap());
-    other.pairs.push(there.connect(&here_info, options()).unwrap());
+    one.pairs.push(here.connect(&there_info, &options()).unwrap());
+    other.pairs.push(there.connect(&here_info, &options()).unwrap());
 }
 
 impl End {

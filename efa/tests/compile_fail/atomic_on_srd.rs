@@ -1,4 +1,5 @@
 //~ E0277
+//~| Srd` queue pairs have no atomic operations on remote memory
 //! SRD has no atomic operations.
 use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 

@@ -1,4 +1,6 @@
 //~ E0277
+//~| Srd` queue pairs can be neither solicited nor fenced
+//~| await the completions of what must come before
 //! SRD has no order, and nothing to make one: EFA refuses fences.
 use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 

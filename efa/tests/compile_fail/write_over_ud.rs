@@ -1,4 +1,5 @@
-//~ E0599
+//~ E0277
+//~| Ud` queue pairs cannot write to remote memory
 //! Plain datagrams do not reach memory.
 use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr, Ud}};
 

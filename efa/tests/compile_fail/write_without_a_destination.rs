@@ -1,4 +1,6 @@
 //~ E0277
+//~| Srd` queue pairs are not connected to a peer
+//~| `write_to`
 //! Every request of SRD names its destination.
 use efa::{Peer, Srd, ibverbs::{RemoteSegment, Segment, SendWr}};
 

@@ -10,7 +10,7 @@ use efa::{
     },
 };
 
-use crate::support::{Both, KEY, Lane, PATIENCE, has_devices, pattern, published, told};
+use crate::support::{Both, Lane, PATIENCE, has_devices, pattern, published, told};
 
 #[test]
 fn a_send_with_immediate_gathers_and_scatters() {
@@ -50,12 +50,7 @@ fn inline_bytes_are_copied_when_they_are_posted() {
     both.far_pair.post_receive(&mut [RecvWr::to(1, target.segment(..).unwrap())]).unwrap();
     let mut bytes = pattern(2, most as usize);
     let sent = bytes.clone();
-    let send = SendWr::<Srd>::send_to(
-        Inline(&bytes),
-        both.to_far.address_handle(),
-        both.far_pair.number(),
-        KEY,
-    );
+    let send = SendWr::<Srd>::send_to(Inline(&bytes), both.to_far.destination());
     both.near_pair.post_send(&mut [send]).unwrap();
     bytes.fill(0xff);
     both.near.completion().outcome().unwrap();

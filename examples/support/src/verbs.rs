@@ -21,7 +21,7 @@ pub fn connect<'a>(
 ) -> Result<QueuePair<'a, Rc>, AnyError> {
     let local = pair.endpoint(port);
     let remote = QpInfo::from_bytes(&world.exchange_with_peer(&local.to_bytes())?)?;
-    Ok(pair.connect(&remote, ConnectOptions::new(port).access(incoming))?)
+    Ok(pair.connect(&remote, &ConnectOptions::new(port).access(incoming))?)
 }
 
 /// Waits for one completion, which must be a success, and hands it to `look`. Ends with an error when the other

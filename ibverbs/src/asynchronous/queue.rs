@@ -9,7 +9,30 @@ use crate::{
 
 /// A completion queue with a channel of its own that the runtime watches.
 ///
+/// Taken by reference wherever a completion queue is: `domain.queue_pair::<Rc>(&queue, &queue)`. What is made with it shares
+/// the queue, so that either may be dropped first.
+///
 /// For requests on shared memory; see [`AsyncQueuePair`](crate::AsyncQueuePair) for buffers that are moved.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{AsyncCompletionQueue, Completion, QueuePair, Rc, Segment, SendWr};
+///
+/// /// `pair` was made with `queue`: `domain.queue_pair::<Rc>(&queue, &queue)`.
+/// async fn send(
+///     queue: &AsyncCompletionQueue,
+///     pair: &QueuePair<'_, Rc>,
+///     bytes: Segment<'_>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     pair.post_send(&mut [SendWr::send(bytes).signaled()])?;
+///     let mut slots = Completion::slots::<1>();
+///     for completion in queue.wait(&mut slots).await? {
+///         completion.outcome()?;
+///     }
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct AsyncCompletionQueue {
     queue: Arc<CompletionQueue<'static>>,
@@ -35,7 +58,7 @@ impl AsyncCompletionQueue {
         Ok(Self { queue: Arc::new(queue), channel: watch(&channel)? })
     }
 
-    /// The queue, for queue pairs to report to and to be polled as usual.
+    /// The queue, to be polled as usual.
     #[must_use]
     pub fn queue(&self) -> &Arc<CompletionQueue<'static>> {
         &self.queue
@@ -64,5 +87,17 @@ impl AsyncCompletionQueue {
             sleep(&self.channel).await?;
         };
         Ok(&slots[..filled])
+    }
+}
+
+impl<'a> From<&AsyncCompletionQueue> for Parent<'a, CompletionQueue<'a>> {
+    fn from(queue: &AsyncCompletionQueue) -> Self {
+        Self::Shared(Arc::clone(&queue.queue))
+    }
+}
+
+impl<'a> From<&Arc<AsyncCompletionQueue>> for Parent<'a, CompletionQueue<'a>> {
+    fn from(queue: &Arc<AsyncCompletionQueue>) -> Self {
+        Self::from(&**queue)
     }
 }

@@ -165,9 +165,7 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
         finished.extend(closed.finished);
         Ok(Closed { finished, unfinished: closed.unfinished })
     }
-}
 
-impl<T: Receiving, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Posts a receive into a whole buffer. Does not wait.
     ///
     /// # Errors
@@ -177,16 +175,17 @@ impl<T: Receiving, B: HostBuffer> AsyncQueuePair<T, B> {
     pub fn post_receive(
         &self,
         buffer: OwnedBuffer<'static, B>,
-    ) -> Result<WorkId, Rejected<'static, B>> {
+    ) -> Result<WorkId, Rejected<'static, B>>
+    where
+        T: Receiving,
+    {
         let mut state = self.shared.state();
         match state.pair() {
             Ok(pair) => pair.post_receive(buffer),
             Err(error) => Err(Rejected::new(buffer, RejectReason::Check(error))),
         }
     }
-}
 
-impl<T: Connected + Receiving, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Sends a whole buffer into the peer's next receive.
     ///
     /// # Errors
@@ -195,12 +194,13 @@ impl<T: Connected + Receiving, B: HostBuffer> AsyncQueuePair<T, B> {
     pub fn send(
         &self,
         buffer: OwnedBuffer<'static, B>,
-    ) -> Result<Transfer<T, B>, Rejected<'static, B>> {
+    ) -> Result<Transfer<T, B>, Rejected<'static, B>>
+    where
+        T: Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::send(segment))
     }
-}
 
-impl<T: Connected + Receiving + RemoteWrite, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Writes a whole buffer into the peer's memory.
     ///
     /// # Errors
@@ -210,12 +210,13 @@ impl<T: Connected + Receiving + RemoteWrite, B: HostBuffer> AsyncQueuePair<T, B>
         &self,
         buffer: OwnedBuffer<'static, B>,
         to: &RemoteSegment,
-    ) -> Result<Transfer<T, B>, Rejected<'static, B>> {
+    ) -> Result<Transfer<T, B>, Rejected<'static, B>>
+    where
+        T: RemoteWrite + Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::write(segment, to))
     }
-}
 
-impl<T: Connected + Receiving + RemoteRead, B: HostBuffer> AsyncQueuePair<T, B> {
     /// Fills a whole buffer from the peer's memory; see [`OwnedQueuePair::post_read`].
     ///
     /// # Errors
@@ -225,7 +226,10 @@ impl<T: Connected + Receiving + RemoteRead, B: HostBuffer> AsyncQueuePair<T, B> 
         &self,
         buffer: OwnedBuffer<'static, B>,
         from: &RemoteSegment,
-    ) -> Result<Transfer<T, B>, Rejected<'static, B>> {
+    ) -> Result<Transfer<T, B>, Rejected<'static, B>>
+    where
+        T: RemoteRead + Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::read(segment, from))
     }
 }

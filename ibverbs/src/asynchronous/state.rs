@@ -1,6 +1,7 @@
 //! What tasks that share a queue pair share, and the task that looks for completions.
 
 use std::{
+    borrow::Cow,
     collections::VecDeque,
     mem,
     sync::{Mutex, MutexGuard, PoisonError, Weak},
@@ -287,12 +288,14 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
 }
 
 const GONE: Error = Error::Invalid {
-    what: "the queue pair was dropped before the request had finished",
+    what: Cow::Borrowed("the queue pair was dropped before the request had finished"),
     remedy: "keep the `AsyncQueuePair` until its transfers have finished",
 };
 
 const STOPPED: Error = Error::Invalid {
-    what: "the tokio runtime that looked for completions of the queue pair has ended",
+    what: Cow::Borrowed(
+        "the tokio runtime that looked for completions of the queue pair has ended",
+    ),
     remedy: "keep the runtime in which `AsyncQueuePair::new` was called",
 };
 

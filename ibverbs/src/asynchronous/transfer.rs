@@ -1,6 +1,7 @@
 //! The future of a request that owns its buffer.
 
 use std::{
+    borrow::Cow,
     fmt,
     future::Future,
     pin::Pin,
@@ -51,8 +52,10 @@ impl<T: Transport, B: HostBuffer> Future for Transfer<T, B> {
     }
 }
 
-const HANDED_OUT: Error =
-    Error::Invalid { what: "the transfer was awaited to its end before", remedy: "await it once" };
+const HANDED_OUT: Error = Error::Invalid {
+    what: Cow::Borrowed("the transfer was awaited to its end before"),
+    remedy: "await it once",
+};
 
 impl<T: Transport, B: HostBuffer> Drop for Transfer<T, B> {
     fn drop(&mut self) {

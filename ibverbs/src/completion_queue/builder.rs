@@ -120,13 +120,13 @@ impl<'a> CompletionQueueBuilder<'a> {
         let vectors = self.context.completion_vectors();
         if self.vector > 0 {
             let last = u64::from(vectors.saturating_sub(1));
-            Error::check("completion vector", self.vector.into(), 0, last)?;
+            Error::check("the completion vector", self.vector.into(), 0, last)?;
         }
         if let Some(channel) = &self.channel
             && channel.context().as_raw() != self.context.as_raw()
         {
             return Err(Error::Invalid {
-                what: "a completion queue and its channel are of different contexts",
+                what: "a completion queue and its channel are of different contexts".into(),
                 remedy: "make both of them from one `Context`",
             });
         }

@@ -133,7 +133,7 @@ impl<'q> Poller<'q> {
         let queue = queue.into();
         let Some(extended) = &queue.extended else {
             return Err(Error::Invalid {
-                what: "the completion queue is not an extended one",
+                what: "the completion queue is not an extended one".into(),
                 remedy: "make it with `fields`, or take completions with `poll`",
             });
         };
@@ -141,7 +141,7 @@ impl<'q> Poller<'q> {
         let found = extended.found.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(found) = found else {
             return Err(Error::Invalid {
-                what: "somebody else has the poller of the completion queue",
+                what: "somebody else has the poller of the completion queue".into(),
                 remedy: "drop that first, or share it",
             });
         };

@@ -1,7 +1,7 @@
 //! Waiting for completions: spin, arm, poll again, sleep.
 #![expect(unsafe_code, reason = "arms an ibv_cq")]
 
-use std::{hint, time::Duration};
+use std::{borrow::Cow, hint, time::Duration};
 
 use super::CompletionQueue;
 use crate::{Completion, Error, Result, Verb, descriptor::Deadline};
@@ -99,7 +99,7 @@ impl CompletionQueue<'_> {
 }
 
 const NO_CHANNEL: Error = Error::Invalid {
-    what: "the completion queue has no channel to wait on",
+    what: Cow::Borrowed("the completion queue has no channel to wait on"),
     remedy: "make it with `context.completion_queue(capacity).channel(&channel)`",
 };
 
@@ -125,8 +125,8 @@ mod tests {
         let queue = context.completion_queue(8).channel(&channel).spin(spin).create().unwrap();
         let [a, b] = [(); 2].map(|()| domain.queue_pair::<Rc>(&queue, &queue).create().unwrap());
         let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
-        let a = a.connect(&to_b, ConnectOptions::new(&port)).unwrap();
-        let b = b.connect(&to_a, ConnectOptions::new(&port)).unwrap();
+        let a = a.connect(&to_b, &ConnectOptions::new(&port)).unwrap();
+        let b = b.connect(&to_a, &ConnectOptions::new(&port)).unwrap();
         b.post_receive(&mut [RecvWr::new(1)]).unwrap();
 
         let timeout = Duration::from_secs(20);

@@ -186,6 +186,14 @@ unsafe impl Send for Channel {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Channel {}
 
+/// What to do about a peer that has not answered in time.
+pub(super) const PEER_IS_SILENT: &str =
+    "see that the peer's machine is up and its program takes requests, or wait longer";
+
+/// What to do if nobody has come in time.
+pub(super) const NOBODY_CAME: &str =
+    "start the peers, see that they use this address and port, or wait longer";
+
 /// When waiting ends, and how long that was from the beginning.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Deadline {
@@ -209,8 +217,8 @@ impl Deadline {
     }
 
     /// The error that says that it is over.
-    pub(super) fn missed(&self, what: &'static str) -> Error {
-        Error::TimedOut { what, after: self.after }
+    pub(super) fn missed(&self, what: &'static str, remedy: &'static str) -> Error {
+        Error::TimedOut { what, after: self.after, remedy }
     }
 }
 

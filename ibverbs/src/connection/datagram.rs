@@ -11,12 +11,13 @@ use std::{
 };
 
 use super::{
-    Event, EventChannel, EventKind, Identifier, PortSpace, RouteBuilder, channel::Deadline,
+    Event, EventChannel, EventKind, Identifier, PortSpace, RouteBuilder,
+    channel::{Deadline, NOBODY_CAME, PEER_IS_SILENT},
     progress::finished,
 };
 use crate::{
-    Address, AddressHandle, Context, Parent, PortNumber, ProtectionDomain, QueueKey, QueuePair,
-    QueuePairNumber, Reset, Result, Ud,
+    Address, AddressHandle, Context, Destination, Parent, PortNumber, ProtectionDomain, QueueKey,
+    QueuePair, QueuePairNumber, Reset, Result, Ud,
 };
 
 /// Where a service or a multicast group takes datagrams.
@@ -41,6 +42,13 @@ impl DatagramPeer {
         domain: impl Into<Parent<'a, ProtectionDomain<'a>>>,
     ) -> Result<AddressHandle<'a>> {
         AddressHandle::create(domain, &self.address)
+    }
+
+    /// What requests to it name, with its [`handle`](Self::handle).
+    #[must_use]
+    #[inline]
+    pub const fn destination<'a>(&self, handle: &'a AddressHandle<'a>) -> Destination<'a> {
+        Destination::new(handle, self.number, self.queue_key)
     }
 
     pub(super) fn from_raw(raw: &rdma_sys::rdma_ud_param) -> Self {
@@ -116,7 +124,7 @@ impl DatagramRoute {
                 return Ok(found);
             }
             if !asking.channel.wait(&deadline)? {
-                return Err(deadline.missed("the answer of the datagram service"));
+                return Err(deadline.missed("the answer of the datagram service", PEER_IS_SILENT));
             }
         }
     }
@@ -137,6 +145,7 @@ impl DatagramRoute {
 ///
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do.
 #[derive(Debug)]
+#[must_use = "the question is given up when this is dropped; `try_finish` has the answer"]
 pub struct LookingUp {
     identifier: Option<Identifier>,
     channel: EventChannel,
@@ -227,7 +236,7 @@ impl DatagramListener {
                 return Ok(request);
             }
             if !self.channel.wait(&deadline)? {
-                return Err(deadline.missed("waiting for somebody to ask"));
+                return Err(deadline.missed("waiting for somebody to ask", NOBODY_CAME));
             }
         }
     }
@@ -241,6 +250,7 @@ impl AsFd for DatagramListener {
 
 /// Somebody who asks for a datagram queue pair. Dropping it says no.
 #[derive(Debug)]
+#[must_use = "the peer is refused when this is dropped"]
 pub struct DatagramRequest {
     identifier: Identifier,
     private_data: Vec<u8>,

@@ -508,8 +508,8 @@ impl Identifier {
             // SAFETY: librdmacm keeps its context open as long as an identifier is bound to it.
             NonNull::new(unsafe { (*context.as_ptr()).device })
         });
-        device.ok_or(Error::Invalid {
-            what: "this end of a connection has no device yet",
+        device.ok_or_else(|| Error::Invalid {
+            what: "this end of a connection has no device yet".into(),
             remedy: "resolve the address, and wait for the event that says so",
         })
     }
@@ -521,7 +521,7 @@ impl Identifier {
             return Ok(());
         }
         Err(Error::Invalid {
-            what: "the queue pair is on another device than the one that leads to the peer",
+            what: "the queue pair is on another device than the one that leads to the peer".into(),
             remedy: "make its domain and its completion queues from `context()` of this connection",
         })
     }
@@ -531,7 +531,7 @@ impl Identifier {
             return Ok(());
         }
         Err(Error::Invalid {
-            what: "the event is of another identifier",
+            what: "the event is of another identifier".into(),
             remedy: "compare `Event::identifier` with `Identifier::number`",
         })
     }

@@ -9,13 +9,38 @@ use std::{
 
 use super::{
     Connecting, Connection, Event, EventChannel, EventKind, Identifier, Parameters, PortSpace,
-    channel::Deadline,
+    channel::{Deadline, NOBODY_CAME},
 };
 use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 
 /// Takes connection requests at an address and port.
 ///
 /// As a file descriptor it becomes readable when there is a request. Several threads may accept at a time.
+///
+/// # Examples
+///
+/// ```
+/// use std::{net::SocketAddr, time::Duration};
+///
+/// use ibverbs::{
+///     CompletionQueue, ProtectionDomain,
+///     connection::{Listener, Parameters},
+/// };
+///
+/// fn serve_one(address: SocketAddr) -> ibverbs::Result<()> {
+///     let listener = Listener::bind(address)?;
+///     let request = listener.accept(Duration::from_secs(60))?;
+///     // What the request came in by: everything is made of that device.
+///     let context = request.context()?;
+///     let domain = ProtectionDomain::allocate(&*context)?;
+///     let queue = CompletionQueue::create(&*context, 16)?;
+///     let pair = request.initialize(domain.queue_pair(&queue, &queue).create()?)?;
+///     // Receives are posted here, before the peer can send.
+///     let connection = request.accept(pair, &Parameters::new())?;
+///     drop(connection);
+///     Ok(())
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Listener {
     identifier: Identifier,
@@ -77,7 +102,7 @@ impl Listener {
                 return Ok(request);
             }
             if !self.channel.wait(&deadline)? {
-                return Err(deadline.missed("waiting for a connection request"));
+                return Err(deadline.missed("waiting for a connection request", NOBODY_CAME));
             }
         }
     }
@@ -143,6 +168,7 @@ impl ListenerBuilder {
 ///
 /// It must be answered within about a minute, or the peer gives up.
 #[derive(Debug)]
+#[must_use = "the peer is refused when this is dropped"]
 pub struct Request {
     identifier: Identifier,
     channel: EventChannel,

@@ -20,6 +20,7 @@ pub enum MemberKind {
 ///
 /// Dropping it leaves the group.
 #[derive(Debug)]
+#[must_use = "the port leaves the group when this is dropped"]
 pub struct MulticastGroup {
     identifier: Identifier,
     channel: EventChannel,
@@ -65,7 +66,10 @@ impl MulticastGroup {
                 }
             }
             if !channel.wait(&deadline)? {
-                return Err(deadline.missed("joining the multicast group"));
+                return Err(deadline.missed(
+                    "joining the multicast group",
+                    "see that the interface is up, over InfiniBand that a subnet manager runs, or wait longer",
+                ));
             }
         }
     }

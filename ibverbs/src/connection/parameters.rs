@@ -114,8 +114,9 @@ impl Parameters {
 
     /// The C struct without a queue pair; it points to the private data of `self`.
     pub(super) fn to_raw(&self, reads: Reads) -> Result<rdma_sys::rdma_conn_param> {
-        Error::check("retries", self.retries.into(), 0, 7)?;
-        Error::check("receiver-not-ready retries", self.receiver_not_ready_retries.into(), 0, 7)?;
+        let not_ready = self.receiver_not_ready_retries.into();
+        Error::check("the number of retries", self.retries.into(), 0, 7)?;
+        Error::check("the number of receiver-not-ready retries", not_ready, 0, 7)?;
         Ok(rdma_sys::rdma_conn_param {
             private_data: self.private_data.as_ptr().cast(),
             private_data_len: private_length(&self.private_data)?,
@@ -140,7 +141,8 @@ pub(super) struct Reads {
 /// on the device; the kernel knows.
 pub(super) fn private_length(bytes: &[u8]) -> Result<u8> {
     let length = bytes.len() as u64;
-    Error::check("bytes of private data", length, 0, u8::MAX.into())?;
+    let remedy = "send the rest over the connection";
+    Error::check_or("the length of the private data", length, 0..=u8::MAX.into(), remedy)?;
     Ok(u8::try_from(length).unwrap_or(u8::MAX))
 }
 

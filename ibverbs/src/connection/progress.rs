@@ -2,7 +2,10 @@
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::{Connection, EventChannel, EventKind, Identifier, Parameters, channel::Deadline};
+use super::{
+    Connection, EventChannel, EventKind, Identifier, Parameters,
+    channel::{Deadline, PEER_IS_SILENT},
+};
 use crate::{Error, Initialized, QueuePair, Rc, ReadyToReceive, Result};
 
 /// A connection for which the peer has been asked, or has asked and was accepted.
@@ -10,6 +13,7 @@ use crate::{Error, Initialized, QueuePair, Rc, ReadyToReceive, Result};
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do. Dropping it gives
 /// the connection up, and the peer is told.
 #[derive(Debug)]
+#[must_use = "the connection is given up when this is dropped; finish it with `try_finish` or `finish`"]
 pub struct Connecting<'a> {
     state: Option<State<'a>>,
     channel: EventChannel,
@@ -103,7 +107,9 @@ impl<'a> Connecting<'a> {
                 return Ok(connection);
             }
             if !self.channel.wait(&self.deadline)? {
-                return Err(self.deadline.missed("the peer's answer to the connection"));
+                return Err(self
+                    .deadline
+                    .missed("the peer's answer to the connection", PEER_IS_SILENT));
             }
         }
     }
@@ -118,7 +124,7 @@ impl AsFd for Connecting<'_> {
 #[cold]
 pub(super) fn finished() -> Error {
     Error::Invalid {
-        what: "this has finished already",
+        what: "this has finished already".into(),
         remedy: "do not call `try_finish` after it returned its result",
     }
 }

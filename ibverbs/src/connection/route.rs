@@ -9,7 +9,9 @@ use std::{
 
 use super::{
     Connecting, Connection, EventChannel, EventKind, Identifier, Parameters, PortSpace,
-    channel::Deadline, parameters::DEFAULT_TIMEOUT, progress::finished,
+    channel::{Deadline, PEER_IS_SILENT},
+    parameters::DEFAULT_TIMEOUT,
+    progress::finished,
 };
 use crate::{Context, Initialized, PortNumber, QueuePair, Rc, Reset, Result};
 
@@ -162,6 +164,7 @@ impl RouteBuilder {
 ///
 /// As a file descriptor it becomes readable when [`try_finish`](Self::try_finish) has something to do.
 #[derive(Debug)]
+#[must_use = "the search ends when this is dropped; `try_finish` has the route"]
 pub struct Resolving {
     identifier: Option<Identifier>,
     channel: EventChannel,
@@ -216,7 +219,9 @@ impl Resolving {
                 return Ok(found);
             }
             if !self.channel.wait(&self.deadline)? {
-                return Err(self.deadline.missed("looking for the way to the peer"));
+                return Err(self
+                    .deadline
+                    .missed("looking for the way to the peer", PEER_IS_SILENT));
             }
         }
     }

@@ -29,7 +29,7 @@ async fn readable(object: &(impl AsFd + Sync)) -> Result<()> {
     // Without a runtime tokio panics.
     if Handle::try_current().is_err() {
         return Err(Error::Invalid {
-            what: "there is no tokio runtime",
+            what: "there is no tokio runtime".into(),
             remedy: "call this from a task, or within `runtime.enter()`",
         });
     }

@@ -108,10 +108,10 @@ impl PacketMatch {
     /// [`Error::OutOfRange`] if the network does not fit 24 bits; [`Error::Invalid`] if there is a tunnel inside of the tunnel.
     #[doc(alias = "ibv_flow_spec_tunnel")]
     pub fn vxlan(self, network: u32, inside: Self) -> Result<Self> {
-        Error::check("VXLAN network", network.into(), 0, 0xff_ffff)?;
+        Error::check("the VXLAN network", network.into(), 0, 0xff_ffff)?;
         if inside.tunnel.is_some() {
             return Err(Error::Invalid {
-                what: "a tunnel inside of a tunnel",
+                what: "there is a tunnel inside of a tunnel".into(),
                 remedy: "a flow looks into one; leave the other out",
             });
         }
@@ -162,7 +162,7 @@ impl EthernetMatch {
     ///
     /// [`Error::OutOfRange`] if the number does not fit 12 bits.
     pub fn vlan(self, number: u16) -> Result<Self> {
-        Error::check("VLAN", number.into(), 0, 0xfff)?;
+        Error::check("the VLAN", number.into(), 0, 0xfff)?;
         Ok(Self(self.0.with(number, 0xfff, |to, it| to.vlan_tag = it.to_be())))
     }
 }
@@ -286,7 +286,7 @@ impl Ipv6Match {
     ///
     /// [`Error::OutOfRange`] if the label does not fit 20 bits.
     pub fn flow_label(self, label: u32) -> Result<Self> {
-        Error::check("flow label", label.into(), 0, 0xf_ffff)?;
+        Error::check("the flow label", label.into(), 0, 0xf_ffff)?;
         Ok(Self(self.0.with(label, 0xf_ffff, |to, it| to.flow_label = it.to_be())))
     }
 
@@ -330,12 +330,12 @@ impl PortMatch {
 }
 
 fn mask_of_32(prefix: u8) -> Result<u32> {
-    Error::check("prefix length", prefix.into(), 0, 32)?;
+    Error::check("the length of a prefix in bits", prefix.into(), 0, 32)?;
     Ok(u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0))
 }
 
 fn mask_of_128(prefix: u8) -> Result<u128> {
-    Error::check("prefix length", prefix.into(), 0, 128)?;
+    Error::check("the length of a prefix in bits", prefix.into(), 0, 128)?;
     Ok(u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0))
 }
 
@@ -360,7 +360,7 @@ mod tests {
         assert_eq!([0, 8, 31, 32].map(|it| mask_of_32(it).unwrap()), [0, 0xff << 24, !1, !0]);
         assert_eq!([0, 128].map(|it| mask_of_128(it).unwrap()), [0, u128::MAX]);
         let text = mask_of_32(33).unwrap_err().to_string();
-        assert_eq!(text, "prefix length is 33, allowed is 0 to 32");
+        assert_eq!(text, "the length of a prefix in bits cannot be 33: it must be from 0 to 32");
     }
 
     #[test]

@@ -9,6 +9,20 @@ use crate::{
 };
 
 /// How large a queue pair should be and how its requests reach the device.
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{CompletionQueue, ProtectionDomain, QueuePair, Rc, Reset};
+///
+/// fn make<'a>(
+///     domain: &'a ProtectionDomain<'a>,
+///     queue: &'a CompletionQueue<'a>,
+/// ) -> ibverbs::Result<QueuePair<'a, Rc, Reset>> {
+///     // Both its sends and its receives complete in one queue.
+///     domain.queue_pair(queue, queue).max_send_requests(64).max_inline(32).create()
+/// }
+/// ```
 #[derive(Debug)]
 #[must_use = "nothing is made before `create`"]
 pub struct QueuePairBuilder<'a, T> {
@@ -28,13 +42,13 @@ pub struct QueuePairBuilder<'a, T> {
 }
 
 impl<'a> ProtectionDomain<'a> {
-    /// Begins a queue pair that borrows this domain and its completion queues.
+    /// Begins a queue pair that borrows this domain, and its completion queues too if they are given so.
     ///
     /// Use [`QueuePair::builder`] with `Arc`s for one that can be stored beside them.
     pub fn queue_pair<T: Transport>(
         &'a self,
-        send_queue: &'a CompletionQueue<'a>,
-        receive_queue: &'a CompletionQueue<'a>,
+        send_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
+        receive_queue: impl Into<Parent<'a, CompletionQueue<'a>>>,
     ) -> QueuePairBuilder<'a, T> {
         QueuePair::builder(self, send_queue, receive_queue)
     }
@@ -87,14 +101,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         self
     }
 
-    /// How many segments a request of the send queue can have; 1 if not set.
+    /// How many segments a request of the send queue can have, at least 1; 1 if not set.
     #[doc(alias = "max_send_sge")]
     pub fn max_send_segments(mut self, count: u32) -> Self {
         self.capabilities.max_send_sge = count;
         self
     }
 
-    /// How many segments a request of the receive queue can have; 1 if not set.
+    /// How many segments a request of the receive queue can have, at least 1; 1 if not set.
     #[doc(alias = "max_recv_sge")]
     pub fn max_receive_segments(mut self, count: u32) -> Self {
         self.capabilities.max_recv_sge = count;
@@ -171,13 +185,13 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] if the completion queues are of another device than the domain; [`Error::OutOfRange`] with
-    /// the device's limit if more was asked for; [`Error::Unsupported`] if extended posting was asked for and
+    /// [`Error::Invalid`] if the completion queues are of another device than the domain; [`Error::OutOfRange`] for requests
+    /// without segments, and with the device's limit if more was asked for; [`Error::Unsupported`] if extended posting was asked for and
     /// the device does not have it; [`Error::Verb`] otherwise. See `ibv_create_qp(3)`, `ibv_create_qp_ex(3)`.
     #[doc(alias = "ibv_create_qp")]
     #[doc(alias = "ibv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<'a, T, Reset>> {
-        self.check_contexts()?;
+        self.check()?;
         let made = match self.posting {
             Some(Posting::Extended) => self.create_extended(),
             Some(Posting::Classic) => self.create_classic(),
@@ -208,7 +222,7 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             &mut rdma_sys::ibv_qp_init_attr_ex,
         ) -> *mut rdma_sys::ibv_qp,
     ) -> Result<QueuePair<'a, T, Reset>> {
-        self.check_contexts()?;
+        self.check()?;
         // SAFETY: by this function's contract.
         self.explained(unsafe { self.create_extended_by(verb, |c, a| Ok(create(c, a))) })
     }
@@ -223,12 +237,19 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
         Self { segmented_header: bytes, ..self }
     }
 
-    fn check_contexts(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
+        let rdma_sys::ibv_qp_cap { max_send_sge, max_recv_sge, .. } = self.capabilities;
+        check_segments("the number of segments of a send", max_send_sge)?;
+        if self.shared.is_none() && !matches!(T::ADDRESSING, Addressing::SharedQueue) {
+            check_segments("the number of segments of a receive", max_recv_sge)?;
+        }
         let context = self.domain.context().as_raw();
         for queue in [&self.send_queue, &self.receive_queue] {
             if queue.context().as_raw() != context {
                 return Err(Error::Invalid {
-                    what: "a queue pair's completion queues and its domain are of different contexts",
+                    what:
+                        "a queue pair's completion queues and its domain are of different contexts"
+                            .into(),
                     remedy: "make all of them from one `Context`",
                 });
             }
@@ -237,7 +258,9 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
             && queue.protection_domain().context().as_raw() != context
         {
             return Err(Error::Invalid {
-                what: "a queue pair's shared receive queue and its domain are of different contexts",
+                what:
+                    "a queue pair's shared receive queue and its domain are of different contexts"
+                        .into(),
                 remedy: "make both from one `Context`",
             });
         }
@@ -364,4 +387,14 @@ impl<'a, T: Transport> QueuePairBuilder<'a, T> {
     fn shared_as_raw(&self) -> *mut rdma_sys::ibv_srq {
         self.shared.as_ref().map_or(ptr::null_mut(), |queue| queue.as_raw())
     }
+}
+
+/// Refuses a queue whose requests have no room for a segment.
+///
+/// Posting relies on it: it does not count the segments of a request that has just one, and neither do all providers when
+/// they write it into their queue. A device gives at least what was asked for, `ibv_create_qp(3)`, `ibv_create_srq(3)`,
+/// `ibv_create_wq(3)`.
+pub(crate) fn check_segments(what: &'static str, count: u32) -> Result<()> {
+    let remedy = "requests without memory can be posted all the same";
+    Error::check_or(what, count.into(), 1..=u64::MAX, remedy)
 }

@@ -69,7 +69,7 @@ impl QueuePairChange {
             | Access::LOCAL_WRITE;
         if !remote.contains(access) {
             return Err(Error::Invalid {
-                what: "a queue pair grants rights of peers only",
+                what: format!("a queue pair does not grant {:?}", access - remote).into(),
                 remedy: "name REMOTE_WRITE, REMOTE_READ, REMOTE_ATOMIC or the flushes",
             });
         }

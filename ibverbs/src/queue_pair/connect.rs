@@ -8,9 +8,7 @@ use super::{
     state::{Initialized, ReadyToReceive, ReadyToSend, Reset},
     transition::{self, Path, Transition},
 };
-use crate::{
-    Access, Address, Connected, Context, Error, LocalPort, Mtu, PacketSequence, Result, Transport,
-};
+use crate::{Access, Connected, Context, Error, LocalPort, Mtu, PacketSequence, Result, Transport};
 
 /// How a connection behaves. Everything has a default that works in one network.
 ///
@@ -144,8 +142,9 @@ impl ConnectOptions {
     }
 
     fn check(&self) -> Result<()> {
-        Error::check("retries", self.retries.into(), 0, 7)?;
-        Error::check("receiver-not-ready retries", self.receiver_not_ready_retries.into(), 0, 7)
+        Error::check("the number of retries", self.retries.into(), 0, 7)?;
+        let not_ready = self.receiver_not_ready_retries.into();
+        Error::check("the number of receiver-not-ready retries", not_ready, 0, 7)
     }
 
     /// The MTU that both sides carry.
@@ -153,18 +152,24 @@ impl ConnectOptions {
         let local = self.port.attributes.active_mtu();
         let most = local.min(remote.mtu);
         let mtu = self.mtu.unwrap_or(most);
-        Error::check(
-            "MTU in bytes, which both ports must carry,",
-            mtu.bytes() as u64,
-            Mtu::BYTES_256.bytes() as u64,
-            most.bytes() as u64,
-        )?;
+        if mtu > most {
+            let remote = remote.mtu;
+            return Err(Error::Invalid {
+                what: format!(
+                    "the path cannot have an MTU of {mtu} bytes, since the port of this side carries {local} and that of the \
+                     peer {remote}"
+                )
+                .into(),
+                remedy: "leave out `ConnectOptions::mtu`, and the smaller one of both is used",
+            });
+        }
         Ok(mtu)
     }
 
     /// How packets find the peer.
     fn address(&self, remote: &QpInfo) -> Result<rdma_sys::ibv_ah_attr> {
-        Address::of(&self.port, remote)
+        remote
+            .address(&self.port)
             .service_level(self.service_level)
             .traffic_class(self.traffic_class)
             .flow_label(self.flow_label)
@@ -256,20 +261,25 @@ pub(super) fn receiver_not_ready_of(code: u8) -> Duration {
     Duration::from_micros(step.map_or(655_360, |step| step * 10))
 }
 
-impl<'a, T: Connected> QueuePair<'a, T, Reset> {
+impl<'a, T: Transport> QueuePair<'a, T, Reset> {
     /// Makes it ready to send to the peer, and to receive from it. Enters the kernel three times.
     ///
     /// The peer connects to this side's [`endpoint`](Self::endpoint) in the same way; data may flow when both have.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfRange`] for a number that cannot be, such as an MTU that one of the ports does not have;
+    /// [`Error::OutOfRange`] for a number that cannot be; [`Error::Invalid`] for an MTU that one of the ports does not have;
     /// [`Error::Transition`] if the device refuses, with the likely cause. The queue pair is dropped then.
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
+    pub fn connect(self, remote: &QpInfo, options: &ConnectOptions) -> Result<QueuePair<'a, T>>
+    where
+        T: Connected,
+    {
         options.check()?;
-        self.initialize(&options)?.connect(remote, options)
+        self.initialize(options)?.connect(remote, options)
     }
+}
 
+impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     /// Makes it take receives, before the peer is known.
     ///
     /// # Errors
@@ -280,16 +290,21 @@ impl<'a, T: Connected> QueuePair<'a, T, Reset> {
     }
 }
 
-impl<'a, T: Connected> QueuePair<'a, T, Initialized> {
+impl<'a, T: Transport> QueuePair<'a, T, Initialized> {
     /// Makes it ready to send to the peer, and to receive from it, over the port it was initialized with.
     ///
     /// # Errors
     ///
     /// As for [`QueuePair::connect`].
-    pub fn connect(self, remote: &QpInfo, options: ConnectOptions) -> Result<QueuePair<'a, T>> {
-        self.ready_to_receive(remote, &options)?.ready_to_send(&options)
+    pub fn connect(self, remote: &QpInfo, options: &ConnectOptions) -> Result<QueuePair<'a, T>>
+    where
+        T: Connected,
+    {
+        self.ready_to_receive(remote, options)?.ready_to_send(options)
     }
+}
 
+impl<'a, T: Connected> QueuePair<'a, T, Initialized> {
     /// Makes it take what the peer sends.
     ///
     /// # Errors

@@ -5,7 +5,10 @@ use super::{
     state::{Initialized, ReadyToReceive, ReadyToSend, Reset},
     transition,
 };
-use crate::{Gid, LocalPort, QueueKey, QueuePairNumber, Result, Ud};
+use crate::{
+    Address, AddressHandle, Destination, Error, Gid, LocalPort, Mtu, QueueKey, QueuePairNumber,
+    Result, Ud,
+};
 
 /// How a datagram queue pair is reached.
 #[derive(Debug, Clone)]
@@ -31,7 +34,25 @@ impl DatagramOptions {
     }
 }
 
-/// What a sender needs to reach a datagram queue pair, besides the way to its port.
+/// Where a datagram queue pair is reached: what senders need, who tell each other by any means there are.
+///
+/// # Examples
+///
+/// ```
+/// # use ibverbs::{DatagramInfo, LocalPort, ProtectionDomain, QueuePair, Segment, SendWr, Ud};
+/// # fn f(
+/// #     domain: &ProtectionDomain<'_>,
+/// #     port: &LocalPort,
+/// #     pair: &QueuePair<'_, Ud>,
+/// #     bytes: Segment<'_>,
+/// #     told: &[u8],
+/// # ) -> Result<(), Box<dyn std::error::Error>> {
+/// let peer = DatagramInfo::from_bytes(told)?;
+/// let handle = domain.create_address_handle(&peer.address(port))?; // made once for each peer
+/// pair.post_send(&mut [SendWr::send_to(bytes, peer.destination(&handle)).signaled()])?;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DatagramInfo {
     /// The queue pair's number.
@@ -42,6 +63,67 @@ pub struct DatagramInfo {
     pub lid: u16,
     /// Its port's GID.
     pub gid: Gid,
+    /// Its port's MTU: a longer datagram is dropped, and nobody is told.
+    pub mtu: Mtu,
+}
+
+impl DatagramInfo {
+    /// The length of [`to_bytes`](Self::to_bytes).
+    pub const LENGTH: usize = 27;
+
+    /// The bytes to send to the peer: number `u32`, queue key `u32`, lid `u16`, GID 16 bytes, MTU code `u8`, network
+    /// order.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        bytes[0..4].copy_from_slice(&self.number.get().to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.queue_key.0.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[10..26].copy_from_slice(&self.gid.0);
+        bytes[26] = self.mtu.code();
+        bytes
+    }
+
+    /// Reads what a peer sent.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] for any other length, a number that does not fit its 24 bits, and an MTU code that is none.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        const WHAT: &str = "datagram information";
+        let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
+            return Err(Error::wrong_length(WHAT, bytes.len(), Self::LENGTH));
+        };
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let mut gid = Gid::default();
+        gid.0.copy_from_slice(&bytes[10..26]);
+        let numbers = || {
+            Ok(Self {
+                number: QueuePairNumber::new(word(0))?,
+                queue_key: QueueKey(word(4)),
+                lid: u16::from_be_bytes([bytes[8], bytes[9]]),
+                gid,
+                mtu: Mtu::from_code(bytes[26])?,
+            })
+        };
+        let malformed = |error: Error| Error::Malformed { what: WHAT, reason: error.to_string() };
+        numbers().map_err(malformed)
+    }
+
+    /// The way to it from a port of this side, to make an [`AddressHandle`] of.
+    #[must_use]
+    pub fn address(&self, from: &LocalPort) -> Address {
+        Address::new(from, self.gid, self.lid)
+    }
+
+    /// What requests to it name, with the handle that was made of its [`address`](Self::address).
+    #[must_use]
+    #[inline]
+    pub const fn destination<'a>(&self, handle: &'a AddressHandle<'a>) -> Destination<'a> {
+        Destination::new(handle, self.number, self.queue_key)
+    }
 }
 
 impl<'a> QueuePair<'a, Ud, Reset> {
@@ -98,6 +180,71 @@ impl<S> QueuePair<'_, Ud, S> {
             queue_key: options.queue_key,
             lid: options.port.attributes.lid(),
             gid: options.port.gid.gid,
+            mtu: options.port.attributes.active_mtu(),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info() -> DatagramInfo {
+        DatagramInfo {
+            number: QueuePairNumber::new(0x0001_0203).unwrap(),
+            queue_key: QueueKey(0x0405_0607),
+            lid: 0x0809,
+            gid: "::ffff:10.99.1.1".parse().unwrap(),
+            mtu: Mtu::BYTES_1024,
+        }
+    }
+
+    #[test]
+    fn bytes_are_in_network_order_and_come_back() {
+        let bytes = info().to_bytes();
+        let mut expected = vec![0, 1, 2, 3, 4, 5, 6, 7, 8, 9];
+        expected.extend([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 99, 1, 1]);
+        expected.push(3);
+        assert_eq!(bytes.as_slice(), expected);
+        assert_eq!(DatagramInfo::from_bytes(&bytes).unwrap(), info());
+    }
+
+    #[test]
+    fn every_field_out_of_its_range_is_refused() {
+        for (at, value) in [(0, 1), (26, 0), (26, 6)] {
+            let mut bytes = info().to_bytes();
+            bytes[at] = value;
+            let error = DatagramInfo::from_bytes(&bytes).unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }), "{at}: {error}");
+        }
+    }
+
+    #[test]
+    fn every_other_length_is_refused() {
+        for length in (0..64).filter(|length| *length != DatagramInfo::LENGTH) {
+            let error = DatagramInfo::from_bytes(&vec![1; length]).unwrap_err();
+            assert!(error.to_string().contains("and not 27"), "{error}");
+        }
+    }
+
+    #[test]
+    fn whatever_parses_comes_back_as_the_same_bytes() {
+        let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+        let mut parsed = 0;
+        for _ in 0..20_000 {
+            let mut bytes = [0u8; DatagramInfo::LENGTH];
+            for byte in &mut bytes {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                *byte = state.to_be_bytes()[3];
+            }
+            (bytes[0], bytes[26]) = (0, bytes[26] % 8);
+            if let Ok(info) = DatagramInfo::from_bytes(&bytes) {
+                parsed += 1;
+                assert_eq!(info.to_bytes(), bytes);
+            }
+        }
+        assert!(parsed > 1_000);
     }
 }

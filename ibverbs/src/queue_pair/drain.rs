@@ -12,9 +12,7 @@ use crate::{
 impl<T: Transport> QueuePair<'_, T> {
     /// The number of the requests that [`drain`](Self::drain) posts; no other may have it.
     pub const DRAIN_ID: u64 = u64::MAX;
-}
 
-impl<T: Receiving> QueuePair<'_, T> {
     /// Ends everything that was posted: moves the queue pair to its error state, and polls until the last request
     /// of each queue has completed. [`reset`](Self::reset) takes it from there to a new connection.
     ///
@@ -26,7 +24,10 @@ impl<T: Receiving> QueuePair<'_, T> {
     ///
     /// [`Error::Verb`] with `ETIMEDOUT` if the last completions did not come within `patience`: somebody else polls the same
     /// queues, they have overflowed, or the device is gone. [`Error::Transition`] if it cannot be moved.
-    pub fn drain(&self, patience: Duration, mut each: impl FnMut(&Completion)) -> Result<()> {
+    pub fn drain(&self, patience: Duration, mut each: impl FnMut(&Completion)) -> Result<()>
+    where
+        T: Receiving,
+    {
         let deadline = Deadline::after(patience);
         // Before the change, since not every device looks at receives that were posted after it.
         let mut receiving = self.handle.shared.is_none();
@@ -79,7 +80,10 @@ impl<T: Receiving> QueuePair<'_, T> {
     }
 
     /// `false` if the queue is full.
-    fn post_last_receive(&self, memory: Option<&Region>) -> Result<bool> {
+    fn post_last_receive(&self, memory: Option<&Region>) -> Result<bool>
+    where
+        T: Receiving,
+    {
         let count = usize::try_from(self.handle.capabilities.least_receive_segments).unwrap_or(0);
         let segments = match memory {
             Some(memory) => vec![memory.segment(..)?; count],

@@ -2,7 +2,8 @@
 
 use super::QueuePair;
 use crate::{
-    Connected, Error, Gid, LocalPort, Mtu, PacketSequence, PortNumber, QueuePairNumber, Result,
+    Address, Connected, Error, Gid, LocalPort, Mtu, PacketSequence, PortNumber, QueuePairNumber,
+    Result, Transport,
 };
 
 /// Where a queue pair is reached: what its peer needs to connect to it.
@@ -62,10 +63,9 @@ impl QpInfo {
     /// [`Error::Malformed`] for any other length, a number that does not fit its 24 bits, port 0, and an MTU
     /// code that is none.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        let malformed = |reason| Error::Malformed { what: "queue pair information", reason };
+        const WHAT: &str = "queue pair information";
         let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            let reason = format!("{} bytes, expected {}", bytes.len(), Self::LENGTH);
-            return Err(malformed(reason));
+            return Err(Error::wrong_length(WHAT, bytes.len(), Self::LENGTH));
         };
         let word = |at: usize| {
             u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -82,14 +82,24 @@ impl QpInfo {
                 mtu: Mtu::from_code(bytes[27])?,
             })
         };
-        numbers().map_err(|error: Error| malformed(error.to_string()))
+        let malformed = |error: Error| Error::Malformed { what: WHAT, reason: error.to_string() };
+        numbers().map_err(malformed)
+    }
+
+    /// The way to it from a port of this side.
+    #[must_use]
+    pub fn address(&self, from: &LocalPort) -> Address {
+        Address::new(from, self.gid, self.lid)
     }
 }
 
-impl<T: Connected, S> QueuePair<'_, T, S> {
+impl<T: Transport, S> QueuePair<'_, T, S> {
     /// What the peer needs to connect to this queue pair when it uses `port`.
     #[must_use]
-    pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
+    pub fn endpoint(&self, port: &LocalPort) -> QpInfo
+    where
+        T: Connected,
+    {
         QpInfo::at(port, self.number(), self.handle.first_packet)
     }
 }

@@ -6,12 +6,43 @@ use super::QueuePair;
 use crate::{Error, Operation, Result, Transport, Verb, error::verb};
 
 /// Enhancements that two ends of a connection can agree on, in terms of their vendor. See `ibv_query_ece(3)`.
+///
+/// Both ends tell each other what they could have; then each sets what both have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct EnhancedConnection {
     /// The vendor whose options these are; 0 if there are none.
     pub vendor: u32,
     /// The options, in the vendor's terms.
     pub options: u32,
+}
+
+impl EnhancedConnection {
+    /// The length of [`to_bytes`](Self::to_bytes).
+    pub const LENGTH: usize = 8;
+
+    /// The bytes to send to the peer: vendor `u32`, options `u32`, network order.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let mut bytes = [0; Self::LENGTH];
+        bytes[0..4].copy_from_slice(&self.vendor.to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.options.to_be_bytes());
+        bytes
+    }
+
+    /// Reads what a peer sent. Which options there are only the vendor knows, so that all numbers are taken.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Malformed`] for any other length.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
+        let &[a, b, c, d, e, f, g, h] = bytes else {
+            return Err(Error::wrong_length("enhancements", bytes.len(), Self::LENGTH));
+        };
+        Ok(Self {
+            vendor: u32::from_be_bytes([a, b, c, d]),
+            options: u32::from_be_bytes([e, f, g, h]),
+        })
+    }
 }
 
 bitflags::bitflags! {
@@ -102,8 +133,8 @@ impl<T: Transport, S> QueuePair<'_, T, S> {
             Operation::SEND | Operation::RECEIVE => rdma_sys::IBV_WR_SEND,
             _ => {
                 return Err(Error::Invalid {
-                    what: "the order of bytes is known for sends, writes and reads only",
-                    remedy: "name one of them",
+                    what: format!("the order of the bytes of a {operation} is not known").into(),
+                    remedy: "ask about a send, a write, a read or a receive",
                 });
             }
         };
@@ -137,5 +168,25 @@ impl<T: Transport, S> QueuePair<'_, T, S> {
         let returned: Option<c_int> =
             unsafe { rdma_sys::ibv_modify_qp_rate_limit(self.as_raw(), &raw mut raw) };
         verb.status(verb.find(returned)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_in_network_order_and_come_back() {
+        let enhancements = EnhancedConnection { vendor: 0x0102_0304, options: 0x0506_0708 };
+        let bytes = enhancements.to_bytes();
+        assert_eq!(bytes, [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(EnhancedConnection::from_bytes(&bytes).unwrap(), enhancements);
+    }
+
+    #[test]
+    fn every_other_length_is_refused() {
+        for length in (0..64).filter(|length| *length != EnhancedConnection::LENGTH) {
+            EnhancedConnection::from_bytes(&vec![1; length]).unwrap_err();
+        }
     }
 }

@@ -11,13 +11,37 @@ pub struct SendHalf<'a, T>(Arc<QueuePair<'a, T>>);
 /// The half of a queue pair that receives. Nobody else posts to its receive queue.
 pub struct ReceiveHalf<'a, T>(Arc<QueuePair<'a, T>>);
 
-impl<'a, T: Receiving> QueuePair<'a, T> {
+impl<'a, T: Transport> QueuePair<'a, T> {
     /// Splits it into two halves that can go to two threads. They share no lock of this crate; the provider
     /// has one for each queue. Allocates once.
     ///
     /// The queue pair is destroyed when both halves are dropped; [`SendHalf::reunite`] puts it together again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::thread;
+    ///
+    /// use ibverbs::{PostError, QueuePair, Rc, RecvWr, Segment, SendWr};
+    ///
+    /// fn both_ways(
+    ///     pair: QueuePair<'_, Rc>,
+    ///     out: Segment<'_>,
+    ///     into: Segment<'_>,
+    /// ) -> Result<(), PostError> {
+    ///     let (mut sends, mut receives) = pair.split();
+    ///     thread::scope(|threads| {
+    ///         let refill = threads.spawn(move || receives.post_receive(&mut [RecvWr::to(1, into)]));
+    ///         sends.post_send(&mut [SendWr::send(out).signaled()])?;
+    ///         refill.join().expect("the thread does not panic")
+    ///     })
+    /// }
+    /// ```
     #[must_use]
-    pub fn split(self) -> (SendHalf<'a, T>, ReceiveHalf<'a, T>) {
+    pub fn split(self) -> (SendHalf<'a, T>, ReceiveHalf<'a, T>)
+    where
+        T: Receiving,
+    {
         let pair = Arc::new(self);
         (SendHalf(Arc::clone(&pair)), ReceiveHalf(pair))
     }

@@ -94,9 +94,7 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
         };
         Ok(Self { pair, work, channel })
     }
-}
 
-impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     /// Makes it ready to send and to receive, as [`QueuePair::connect`]. Receives should be posted before the peer
     /// sends: [`initialize`](Self::initialize) first, then post them.
     ///
@@ -106,8 +104,11 @@ impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, T, B>> {
+        options: &ConnectOptions,
+    ) -> Result<OwnedQueuePair<'a, T, B>>
+    where
+        T: Connected,
+    {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
@@ -120,13 +121,16 @@ impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Reset> {
     pub fn initialize(
         self,
         options: &ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, T, B, Initialized>> {
+    ) -> Result<OwnedQueuePair<'a, T, B, Initialized>>
+    where
+        T: Connected,
+    {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.initialize(options)?, work, channel })
     }
 }
 
-impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
+impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
     /// Makes it ready to send to the peer and to receive from it.
     ///
     /// # Errors
@@ -135,17 +139,23 @@ impl<'a, T: Connected, B: HostBuffer> OwnedQueuePair<'a, T, B, Initialized> {
     pub fn connect(
         self,
         remote: &QpInfo,
-        options: ConnectOptions,
-    ) -> Result<OwnedQueuePair<'a, T, B>> {
+        options: &ConnectOptions,
+    ) -> Result<OwnedQueuePair<'a, T, B>>
+    where
+        T: Connected,
+    {
         let Self { pair, work, channel } = self;
         Ok(OwnedQueuePair { pair: pair.connect(remote, options)?, work, channel })
     }
 }
 
-impl<T: Connected, B: HostBuffer, S> OwnedQueuePair<'_, T, B, S> {
+impl<T: Transport, B: HostBuffer, S> OwnedQueuePair<'_, T, B, S> {
     /// What the peer needs to connect to it when it uses `port`.
     #[must_use]
-    pub fn endpoint(&self, port: &LocalPort) -> QpInfo {
+    pub fn endpoint(&self, port: &LocalPort) -> QpInfo
+    where
+        T: Connected,
+    {
         self.pair.endpoint(port)
     }
 }
@@ -196,7 +206,9 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     #[inline(always)]
     pub(crate) fn post_request(&mut self, request: SendWr<'_, T>) -> Result<WorkId, RejectReason> {
         let sends = &self.work.sends;
-        let id = sends.next().ok_or_else(|| RejectReason::full("sends in flight", sends.len()))?;
+        let id = sends
+            .next()
+            .ok_or_else(|| RejectReason::full("the number of sends in flight", sends.len()))?;
         self.pair.post_send(&mut [request.id(id).signaled()])?;
         Ok(WorkId(id))
     }
@@ -206,20 +218,19 @@ impl<'a, T: Transport, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     pub(crate) fn keep(&mut self, buffer: OwnedBuffer<'a, B>) {
         self.work.sends.insert(buffer);
     }
-}
 
-impl<'a, T: Connected + Receiving, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Sends a whole buffer into the peer's next receive.
     ///
     /// # Errors
     ///
     /// As for [`post`](Self::post).
-    pub fn post_send(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>> {
+    pub fn post_send(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>>
+    where
+        T: Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::send(segment))
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteWrite, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Writes a whole buffer into the peer's memory.
     ///
     /// # Errors
@@ -229,12 +240,13 @@ impl<'a, T: Connected + Receiving + RemoteWrite, B: HostBuffer> OwnedQueuePair<'
         &mut self,
         buffer: OwnedBuffer<'a, B>,
         to: &RemoteSegment,
-    ) -> Result<WorkId, Rejected<'a, B>> {
+    ) -> Result<WorkId, Rejected<'a, B>>
+    where
+        T: RemoteWrite + Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::write(segment, to))
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteRead, B: HostBuffer> OwnedQueuePair<'a, T, B> {
     /// Fills a whole buffer from the peer's memory. Not for iWARP devices, which want memory that the peer may
     /// write for that.
     ///
@@ -245,21 +257,29 @@ impl<'a, T: Connected + Receiving + RemoteRead, B: HostBuffer> OwnedQueuePair<'a
         &mut self,
         buffer: OwnedBuffer<'a, B>,
         from: &RemoteSegment,
-    ) -> Result<WorkId, Rejected<'a, B>> {
+    ) -> Result<WorkId, Rejected<'a, B>>
+    where
+        T: RemoteRead + Connected + Receiving,
+    {
         self.post(buffer, .., |segment| SendWr::read(segment, from))
     }
 }
 
-impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B, S> {
+impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
     /// Posts a receive into a whole buffer, which is moved into it. Costs as [`post`](OwnedQueuePair::post).
     ///
     /// # Errors
     ///
     /// As for [`post`](OwnedQueuePair::post).
     #[doc(alias = "ibv_post_recv")]
-    pub fn post_receive(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>> {
+    pub fn post_receive(&mut self, buffer: OwnedBuffer<'a, B>) -> Result<WorkId, Rejected<'a, B>>
+    where
+        T: Receiving,
+        S: PostsReceives,
+    {
         let Some(id) = self.work.receives.next() else {
-            let reason = RejectReason::full("receives in flight", self.work.receives.len());
+            let reason =
+                RejectReason::full("the number of receives in flight", self.work.receives.len());
             return Err(Rejected::new(buffer, reason));
         };
         let id = id | WorkId::RECEIVE;
@@ -277,9 +297,7 @@ impl<'a, T: Receiving, B: HostBuffer, S: PostsReceives> OwnedQueuePair<'a, T, B,
             Err(reason) => Err(Rejected::new(buffer, reason)),
         }
     }
-}
 
-impl<'a, T: Transport, B: HostBuffer, S> OwnedQueuePair<'a, T, B, S> {
     /// The next request that has finished, with its buffer; `None` if there is none. Never waits, never
     /// allocates.
     ///

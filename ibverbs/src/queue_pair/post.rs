@@ -8,7 +8,7 @@ mod error;
 mod extended;
 mod vendor;
 
-use std::{ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull};
+use std::{borrow::Cow, ffi::c_int, ops::RangeInclusive, ptr, ptr::NonNull};
 
 use rdma_sys::{ibv_qp_ex, ibv_send_wr};
 
@@ -19,16 +19,16 @@ use self::{
         Common, Datagrams, DistantWrites, Messages, Writes, fill_run, inline, one, one_with_imm,
     },
     error::refused_whole,
-    extended::{Extended, context_of_address, extended_only},
+    extended::{Extended, context_of_address, extended_only, operation},
 };
 pub(crate) use self::{error::refused, extended::atomic_operands};
-use super::{Capabilities, Handle, PostsReceives, QueuePair};
+use super::{Capabilities, Handle, PostsReceives, QueuePair, state::PostsSends};
 use crate::{
     Addressing, Error, Operations, Receiving, RecvWr, SendWr, Transport, Verb,
     work_request::{Kind, Shape},
 };
 
-impl<T: Transport> QueuePair<'_, T> {
+impl<T: Transport, S> QueuePair<'_, T, S> {
     /// Posts requests to the send queue, in order, behind one doorbell.
     ///
     /// Does not wait, does not allocate, and enters the kernel only where the provider does (software
@@ -44,7 +44,10 @@ impl<T: Transport> QueuePair<'_, T> {
     #[doc(alias = "ibv_wr_start")]
     #[doc(alias = "ibv_wr_complete")]
     #[inline(always)]
-    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError> {
+    pub fn post_send(&self, batch: &mut [SendWr<'_, T>]) -> Result<(), PostError>
+    where
+        S: PostsSends,
+    {
         match self.handle.path {
             Path::ExtendedInPlace(extended) if T::ADDRESSING == Addressing::Peer => {
                 self.handle.post_common::<Writes, Messages, T>(extended, batch)
@@ -61,9 +64,7 @@ impl<T: Transport> QueuePair<'_, T> {
             _ => self.handle.post_otherwise(batch),
         }
     }
-}
 
-impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
     /// Posts requests to the receive queue, in order. Costs as [`post_send`](QueuePair::post_send).
     ///
     /// # Errors
@@ -72,7 +73,11 @@ impl<T: Receiving, S: PostsReceives> QueuePair<'_, T, S> {
     /// [`SharedReceiveQueue`](crate::SharedReceiveQueue) refuses all with [`Error::Invalid`]. See `ibv_post_recv(3)`.
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
-    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError> {
+    pub fn post_receive(&self, batch: &mut [RecvWr<'_>]) -> Result<(), PostError>
+    where
+        T: Receiving,
+        S: PostsReceives,
+    {
         if self.handle.shared.is_some() {
             return Err(PostError::alone(Error::receives_are_shared()));
         }
@@ -106,7 +111,8 @@ pub(crate) fn link_receives(
             wr.raw.sg_list = &raw mut wr.own;
         } else if !segments.contains(&wr.raw.num_sge.cast_unsigned()) {
             let index = (ptr::from_ref(wr).addr() - start) / size_of_val(wr);
-            return Err(PostError::before(index, wrong_segments(wr.raw.num_sge, &segments)));
+            let error = wrong_segments(wr.raw.num_sge, segments);
+            return Err(PostError::before(index, None, error));
         }
         wr.raw.next = next;
         next = &raw mut wr.raw;
@@ -134,7 +140,7 @@ impl Handle<'_> {
         let mut next: *mut ibv_send_wr = ptr::null_mut();
         for (index, wr) in batch.iter_mut().enumerate().rev() {
             if self.is_foreign(wr) {
-                return Err(PostError::before(index, FOREIGN_ADDRESS));
+                return Err(PostError::before(index, None, FOREIGN_ADDRESS));
             }
             match wr.shape {
                 Shape::One => wr.raw.sg_list = &raw mut wr.own,
@@ -144,7 +150,7 @@ impl Handle<'_> {
                 Shape::List
                     if wr.raw.num_sge.cast_unsigned() <= self.capabilities.send_segments => {}
                 Shape::Nothing if !extended_only(&wr.raw) => {}
-                _ => return Err(PostError::before(index, self.refusal(wr))),
+                _ => return Err(PostError::before(index, None, self.refusal(wr))),
             }
             wr.raw.next = next;
             next = &raw mut wr.raw;
@@ -208,7 +214,7 @@ impl Handle<'_> {
             match next {
                 Ok(Some(next)) => wr = next,
                 Ok(None) => break,
-                Err(wr) => return Err(self.give_up(poster, batch, wr)),
+                Err(wr) => return Err(self.give_up(poster, batch, wr, rest.len())),
             }
         }
         match poster.complete() {
@@ -279,9 +285,10 @@ impl Handle<'_> {
         }
         let poster = Extended(extended.as_ptr());
         poster.start();
-        for wr in batch.iter() {
+        let mut rest = batch.iter();
+        while let Some(wr) = rest.next() {
             if !self.fill(poster, wr) {
-                return Err(self.give_up(poster, batch, wr));
+                return Err(self.give_up(poster, batch, wr, rest.len()));
             }
         }
         match poster.complete() {
@@ -331,7 +338,7 @@ impl Handle<'_> {
         true
     }
 
-    /// Drops a batch that was begun.
+    /// Drops a batch that was begun, because of a request with `behind` more after it.
     #[cold]
     #[inline(never)]
     fn give_up<T: Transport>(
@@ -339,10 +346,11 @@ impl Handle<'_> {
         poster: Extended,
         batch: &[SendWr<'_, T>],
         wr: &SendWr<'_, T>,
+        behind: usize,
     ) -> PostError {
         poster.abort();
         let index = batch.first().map_or(0, |first| place_behind(first, wr));
-        PostError::before(index, self.refusal(wr))
+        PostError::before(index, Some(index + 1 + behind), self.refusal(wr))
     }
 
     /// Why a request is over what this queue pair was made for, or was refused when it was made.
@@ -351,18 +359,22 @@ impl Handle<'_> {
         let (inline, segments) = (self.capabilities.inline, self.capabilities.send_segments);
         match wr.shape {
             Shape::Refused => wr.refusal(),
-            Shape::Inline if wr.own.length > inline => Error::OutOfRange {
-                what: "inline bytes",
-                asked: wr.own.length.into(),
-                minimum: 0,
-                maximum: inline.into(),
+            Shape::Inline if wr.own.length > inline => Error::DoesNotFit {
+                bytes: wr.own.length.into(),
+                room: inline.into(),
+                place: "inline data that the queue pair was made for",
+                remedy: "make it with a larger `QueuePairBuilder::max_inline`, or name registered memory",
             },
             Shape::List if wr.raw.num_sge.cast_unsigned() > segments => {
-                too_many_segments(wr.raw.num_sge, segments)
+                wrong_number_of_segments(wr.raw.num_sge, 0..=segments, MORE_SEGMENTS)
             }
             _ if self.is_foreign(wr) => FOREIGN_ADDRESS,
+            _ if matches!(self.path, Path::Classic) => Error::Invalid {
+                what: format!("{} cannot go through `ibv_post_send`", operation(&wr.raw)).into(),
+                remedy: "name it in `QueuePairBuilder::operations`, and make the queue pair with `Posting::Extended`",
+            },
             _ => Error::Invalid {
-                what: "the queue pair was not made for this operation",
+                what: format!("the queue pair was not made for {}", operation(&wr.raw)).into(),
                 remedy: "name it in `QueuePairBuilder::operations`",
             },
         }
@@ -376,27 +388,37 @@ fn place_behind<T>(first: &SendWr<'_, T>, wr: &SendWr<'_, T>) -> usize {
 }
 
 const FOREIGN_ADDRESS: Error = Error::Invalid {
-    what: "an address handle and the queue pair are of different contexts",
+    what: Cow::Borrowed("an address handle and the queue pair are of different contexts"),
     remedy: "make both from one `Context`",
 };
 
+/// What to do about more segments than a queue pair was made for.
+pub(super) const MORE_SEGMENTS: &str =
+    "make the queue pair with a larger `QueuePairBuilder::max_send_segments`";
+
 #[cold]
-fn wrong_segments(asked: c_int, segments: &RangeInclusive<u32>) -> Error {
+fn wrong_segments(asked: c_int, segments: RangeInclusive<u32>) -> Error {
     if asked == 0 {
         return Error::Invalid {
-            what: "a receive without memory, which this device would drop",
+            what: "a receive without memory, which this device would drop".into(),
             remedy: "name a byte of registered memory; a write with immediate does not touch it",
         };
     }
-    too_many_segments(asked, *segments.end())
+    let remedy = "split the receive, or make its queue with room for more segments";
+    wrong_number_of_segments(asked, segments, remedy)
 }
 
 #[cold]
-fn too_many_segments(asked: c_int, maximum: u32) -> Error {
+fn wrong_number_of_segments(
+    asked: c_int,
+    segments: RangeInclusive<u32>,
+    remedy: &'static str,
+) -> Error {
     Error::OutOfRange {
-        what: "segments of a request",
+        what: "the number of segments",
         asked: u64::from(asked.cast_unsigned()),
-        minimum: 0,
-        maximum: maximum.into(),
+        minimum: (*segments.start()).into(),
+        maximum: (*segments.end()).into(),
+        remedy: Some(remedy),
     }
 }

@@ -96,12 +96,13 @@ pub(crate) fn objection(
         return None;
     }
     let Some(Rule { required, optional }) = rule(transport, from, to) else {
-        return Some(format!("no queue pair of its transport goes from {from} to {to}"));
+        let remedy = if from == QueuePairState::ERROR { "; reset it first" } else { "" };
+        return Some(format!("no queue pair of its transport goes from {from} to {to}{remedy}"));
     };
     let missing = required & !mask;
     let forbidden = mask & !(required | optional | STATE);
-    let told = |bits: u32, what| (bits != 0).then(|| format!("{what} {}", names(bits)));
-    let parts = [told(missing, "missing are"), told(forbidden, "not allowed here are")];
+    let told = |what, bits: u32| (bits != 0).then(|| format!("{what} {}", names(bits)));
+    let parts = [told("it also needs", missing), told("it does not take", forbidden)];
     let text = parts.into_iter().flatten().collect::<Vec<_>>().join("; ");
     (!text.is_empty()).then_some(text)
 }
@@ -167,7 +168,7 @@ mod tests {
         let text = objection(RC, INIT, RTR, STATE | ADDRESS | MTU | PEER | FIRST_IN | KEY).unwrap();
         assert_eq!(
             text,
-            "missing are IBV_QP_MIN_RNR_TIMER, IBV_QP_MAX_DEST_RD_ATOMIC; not allowed here are \
+            "it also needs IBV_QP_MIN_RNR_TIMER, IBV_QP_MAX_DEST_RD_ATOMIC; it does not take \
              IBV_QP_QKEY"
         );
     }

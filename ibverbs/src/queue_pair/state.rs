@@ -19,12 +19,31 @@ pub enum ReadyToReceive {}
 pub enum ReadyToSend {}
 
 /// A state in which receives can be posted.
+#[diagnostic::on_unimplemented(
+    message = "receives cannot be posted to a queue pair in state `{Self}`",
+    label = "needs `Initialized`, `ReadyToReceive` or `ReadyToSend`",
+    note = "bring it there first: `initialize` is enough for receives, and `connect`, `activate` or `start` go all the way"
+)]
 pub trait PostsReceives {}
 impl PostsReceives for Initialized {}
 impl PostsReceives for ReadyToReceive {}
 impl PostsReceives for ReadyToSend {}
 
+/// A state in which sends can be posted.
+#[diagnostic::on_unimplemented(
+    message = "sends cannot be posted to a queue pair in state `{Self}`",
+    label = "needs `ReadyToSend`",
+    note = "`connect` gives the queue pair that sends; for `Ud` it is `activate`, for `RawPacket` `start`, for `efa::Srd` `prepare`"
+)]
+pub trait PostsSends {}
+impl PostsSends for ReadyToSend {}
+
 /// A state as a type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no state of a queue pair",
+    label = "not a state",
+    note = "the states are `Reset`, `Initialized`, `ReadyToReceive` and `ReadyToSend`"
+)]
 pub trait State {
     /// What the device calls it.
     const STATE: QueuePairState;
@@ -58,7 +77,9 @@ impl<'a, T: Transport, S> QueuePair<'a, T, S> {
             number: self.number().get(),
             from: state.name(),
             to: N::STATE.name(),
-            reason: "it was taken for one in that state, which it is not".to_owned(),
+            reason: format!(
+                "the device says that its state is \"{state}\"; change that with `modify` first"
+            ),
             source: std::io::Error::from_raw_os_error(libc::EINVAL),
         })
     }

@@ -75,13 +75,13 @@ impl Transition {
             return Ok(());
         }
         let (verb, modify) = verb!(library, ibv_modify_qp)?;
-        // SAFETY: the caller says that it is live; libibverbs keeps the state that this side has brought it to.
-        let from = QueuePairState(unsafe { (*qp).state });
         let mask = self.mask.cast_signed();
-        // SAFETY: as above, and the mask says which attributes are set.
+        // SAFETY: the caller says that it is live, and the mask says which attributes are set.
         let returned = unsafe { modify(qp, &raw mut self.attributes, mask) };
         verb.status(returned).map_err(|error| {
             let Error::Verb { source, .. } = error else { return error };
+            // SAFETY: as above.
+            let from = unsafe { state_of(qp, library) };
             let changes = self.mask & rdma_sys::IBV_QP_STATE != 0;
             let to = if changes { QueuePairState(self.attributes.qp_state) } else { from };
             // SAFETY: as above; the number never changes.
@@ -89,7 +89,9 @@ impl Transition {
             // SAFETY: as above; the type never changes.
             let kind = unsafe { (*qp).qp_type };
             let objection = match source.raw_os_error() {
-                Some(libc::EINVAL) => rules::objection(kind, from, to, self.mask),
+                Some(libc::EINVAL) if from != UNKNOWN => {
+                    rules::objection(kind, from, to, self.mask)
+                }
                 _ => None,
             };
             Error::Transition {
@@ -154,6 +156,28 @@ impl Transition {
         self.mask |= mask;
         self
     }
+}
+
+/// What a queue pair is in that does not say it.
+const UNKNOWN: QueuePairState = QueuePairState(u32::MAX);
+
+/// The state that the device says a queue pair is in. Enters the kernel.
+///
+/// The field `state` of the C object is not read: changes by other threads write it meanwhile, without a lock, and it does
+/// not know of the device's own.
+///
+/// # Safety
+///
+/// `qp` is a live queue pair of this library.
+unsafe fn state_of(qp: *mut rdma_sys::ibv_qp, library: &rdma_sys::Library) -> QueuePairState {
+    let mut attributes = ibv_qp_attr::default();
+    let mut initial = rdma_sys::ibv_qp_init_attr::default();
+    let (places, mask) = ((&raw mut attributes, &raw mut initial), rdma_sys::IBV_QP_STATE);
+    let answered = verb!(library, ibv_query_qp).and_then(|(verb, query)| {
+        // SAFETY: the caller says that it is live, and both structs are valid places.
+        verb.status(unsafe { query(qp, places.0, mask.cast_signed(), places.1) })
+    });
+    if answered.is_ok() { QueuePairState(attributes.qp_state) } else { UNKNOWN }
 }
 
 fn peer_gid(attributes: &ibv_qp_attr) -> crate::Gid {

@@ -16,6 +16,40 @@ use crate::{
 /// reports nothing itself.
 ///
 /// Its peer is a [`QueuePair<XrcInitiator>`](crate::XrcInitiator).
+///
+/// # Examples
+///
+/// ```
+/// use ibverbs::{
+///     CompletionQueue, ConnectOptions, LocalPort, ProtectionDomain, QpInfo, Segment, SendWr,
+///     SharedReceiveQueueNumber, XrcDomain, XrcInitiator, XrcTarget,
+/// };
+///
+/// /// The side that receives: `peer` is the initiator.
+/// fn receive<'a>(
+///     domain: &'a XrcDomain<'a>,
+///     port: &LocalPort,
+///     peer: &QpInfo,
+/// ) -> ibverbs::Result<XrcTarget<'a>> {
+///     let mut target = XrcTarget::create(domain)?;
+///     target.connect(peer, &ConnectOptions::new(port))?;
+///     Ok(target)
+/// }
+///
+/// /// The side that sends: `peer` is the target's endpoint, `number` one of the shared receive queues there.
+/// fn send(
+///     domain: &ProtectionDomain<'_>,
+///     queue: &CompletionQueue<'_>,
+///     port: &LocalPort,
+///     (peer, number): (&QpInfo, SharedReceiveQueueNumber),
+///     bytes: Segment<'_>,
+/// ) -> Result<(), Box<dyn std::error::Error>> {
+///     let initiator = domain.queue_pair::<XrcInitiator>(queue, queue).create()?;
+///     let initiator = initiator.connect(peer, &ConnectOptions::new(port))?;
+///     initiator.post_send(&mut [SendWr::send_into(bytes, number).signaled()])?;
+///     Ok(())
+/// }
+/// ```
 pub struct XrcTarget<'a> {
     /// From a creating verb on `domain`; freed only by drop.
     raw: NonNull<rdma_sys::ibv_qp>,

@@ -1,16 +1,19 @@
 //! Requests to the peer of a connected queue pair.
 
-use super::{Gather, NOT_A_WORD, Scatter, SendWr};
+use super::{Gather, NO_LOCAL_WORD, Scatter, SendWr, WORD};
 use crate::{
     Connected, Receiving, RemoteAtomic, RemoteRead, RemoteSegment, RemoteWrite, Segment, Transport,
 };
 
-impl<'a, T: Connected + Receiving> SendWr<'a, T> {
+impl<'a, T: Transport> SendWr<'a, T> {
     /// A message into the peer's next receive.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_SEND")]
-    pub fn send(from: impl Into<Gather<'a>>) -> Self {
+    pub fn send(from: impl Into<Gather<'a>>) -> Self
+    where
+        T: Connected + Receiving,
+    {
         Self::new(rdma_sys::IBV_WR_SEND, from.into())
     }
 
@@ -18,17 +21,21 @@ impl<'a, T: Connected + Receiving> SendWr<'a, T> {
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_SEND_WITH_IMM")]
-    pub fn send_with_imm(from: impl Into<Gather<'a>>, immediate: u32) -> Self {
+    pub fn send_with_imm(from: impl Into<Gather<'a>>, immediate: u32) -> Self
+    where
+        T: Connected + Receiving,
+    {
         Self::new(rdma_sys::IBV_WR_SEND_WITH_IMM, from.into()).immediate(immediate)
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteWrite> SendWr<'a, T> {
     /// Bytes into the peer's memory; the peer is not told.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_WRITE")]
-    pub fn write(from: impl Into<Gather<'a>>, to: &RemoteSegment) -> Self {
+    pub fn write(from: impl Into<Gather<'a>>, to: &RemoteSegment) -> Self
+    where
+        T: RemoteWrite + Connected + Receiving,
+    {
         let from = from.into();
         Self::new(rdma_sys::IBV_WR_RDMA_WRITE, from).toward(*to, from)
     }
@@ -38,25 +45,27 @@ impl<'a, T: Connected + Receiving + RemoteWrite> SendWr<'a, T> {
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
-    pub fn write_with_imm(from: impl Into<Gather<'a>>, to: &RemoteSegment, immediate: u32) -> Self {
+    pub fn write_with_imm(from: impl Into<Gather<'a>>, to: &RemoteSegment, immediate: u32) -> Self
+    where
+        T: RemoteWrite + Connected + Receiving,
+    {
         let from = from.into();
         let wr = Self::new(rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM, from);
         wr.immediate(immediate).toward(*to, from)
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteRead> SendWr<'a, T> {
     /// Bytes of the peer's memory into this side's, as many as `into` has room for.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_RDMA_READ")]
-    pub fn read(into: impl Into<Scatter<'a>>, from: &RemoteSegment) -> Self {
+    pub fn read(into: impl Into<Scatter<'a>>, from: &RemoteSegment) -> Self
+    where
+        T: RemoteRead + Connected + Receiving,
+    {
         let into = Gather::from(into.into());
         Self::new(rdma_sys::IBV_WR_RDMA_READ, into).toward(*from, into)
     }
-}
 
-impl<'a, T: Connected + Receiving + RemoteAtomic> SendWr<'a, T> {
     /// Replaces an eight-byte word of the peer by `swap` if it is `compare`; its old value goes `into` this
     /// side's memory, eight bytes, in host order.
     #[must_use]
@@ -67,7 +76,10 @@ impl<'a, T: Connected + Receiving + RemoteAtomic> SendWr<'a, T> {
         word: &RemoteSegment,
         compare: u64,
         swap: u64,
-    ) -> Self {
+    ) -> Self
+    where
+        T: RemoteAtomic + Connected + Receiving,
+    {
         Self::atomic(rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP, into, *word, (compare, swap))
     }
 
@@ -76,12 +88,13 @@ impl<'a, T: Connected + Receiving + RemoteAtomic> SendWr<'a, T> {
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_FETCH_AND_ADD")]
-    pub fn fetch_and_add(into: Segment<'a>, word: &RemoteSegment, add: u64) -> Self {
+    pub fn fetch_and_add(into: Segment<'a>, word: &RemoteSegment, add: u64) -> Self
+    where
+        T: RemoteAtomic + Connected + Receiving,
+    {
         Self::atomic(rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD, into, *word, (add, 0))
     }
-}
 
-impl<'a, T: Transport> SendWr<'a, T> {
     #[inline]
     pub(super) fn atomic(
         opcode: u32,
@@ -90,8 +103,11 @@ impl<'a, T: Transport> SendWr<'a, T> {
         (compare_add, swap): (u64, u64),
     ) -> Self {
         let mut wr = Self::new(opcode, Gather::One(into));
-        if into.len() != 8 || word.length < 8 || !word.address.is_multiple_of(8) {
-            return wr.refuse(NOT_A_WORD, into.len().into(), 8);
+        if u64::from(into.len()) != WORD {
+            return wr.refuse(NO_LOCAL_WORD, into.len().into(), WORD);
+        }
+        if !word.is_a_word() {
+            return wr.refuse_word(word);
         }
         wr.raw.wr.atomic = rdma_sys::ibv_send_wr__bindgen_ty_2__bindgen_ty_2 {
             remote_addr: word.address,

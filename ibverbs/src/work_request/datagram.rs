@@ -8,9 +8,12 @@
 use super::{Gather, Scatter, SendWr};
 use crate::{
     AddressHandle, Datagram, QueueKey, QueuePairNumber, RemoteRead, RemoteSegment, RemoteWrite,
+    Transport,
 };
 
-/// Where a datagram goes.
+/// Where a datagram goes: an address handle, and which of the queue pairs behind it.
+///
+/// Usually made by [`DatagramInfo::destination`](crate::DatagramInfo::destination) of what the peer told of itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
     address: &'a AddressHandle<'a>,
@@ -31,37 +34,34 @@ impl<'a> Destination<'a> {
     }
 }
 
-impl<'a, T: Datagram> SendWr<'a, T> {
+impl<'a, T: Transport> SendWr<'a, T> {
     /// A message into the next receive of a queue pair; at most one packet long.
     ///
     /// # Examples
     ///
     /// A datagram without destination does not compile:
     ///
-    /// ```compile_fail,E0599
-    /// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-    /// # fn f(bytes: Segment<'_>, to: &AddressHandle<'_>, number: QueuePairNumber, key: QueueKey) {
+    /// ```compile_fail,E0277
+    /// # use ibverbs::{Destination, Segment, SendWr, Ud};
+    /// # fn f(bytes: Segment<'_>, to: Destination<'_>) {
     /// let datagram = SendWr::<Ud>::send(bytes);
     /// # }
     /// ```
     ///
     /// ```
-    /// # use ibverbs::{AddressHandle, QueueKey, QueuePairNumber, Segment, SendWr, Ud};
-    /// # fn f(bytes: Segment<'_>, to: &AddressHandle<'_>, number: QueuePairNumber, key: QueueKey) {
-    /// let datagram = SendWr::<Ud>::send_to(bytes, to, number, key);
+    /// # use ibverbs::{Destination, Segment, SendWr, Ud};
+    /// # fn f(bytes: Segment<'_>, to: Destination<'_>) {
+    /// let datagram = SendWr::<Ud>::send_to(bytes, to);
     /// # }
     /// ```
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_SEND")]
     #[doc(alias = "ibv_wr_set_ud_addr")]
-    pub fn send_to(
-        from: impl Into<Gather<'a>>,
-        address: &'a AddressHandle<'a>,
-        queue_pair: QueuePairNumber,
-        queue_key: QueueKey,
-    ) -> Self {
-        let to = Destination::new(address, queue_pair, queue_key);
+    pub fn send_to(from: impl Into<Gather<'a>>, to: Destination<'a>) -> Self
+    where
+        T: Datagram,
+    {
         Self::new(rdma_sys::IBV_WR_SEND, from.into()).destination(to)
     }
 
@@ -73,7 +73,10 @@ impl<'a, T: Datagram> SendWr<'a, T> {
         from: impl Into<Gather<'a>>,
         to: Destination<'a>,
         immediate: u32,
-    ) -> Self {
+    ) -> Self
+    where
+        T: Datagram,
+    {
         let wr = Self::new(rdma_sys::IBV_WR_SEND_WITH_IMM, from.into());
         wr.immediate(immediate).destination(to)
     }
@@ -102,9 +105,7 @@ impl<'a, T: Datagram> SendWr<'a, T> {
         wr.raw.__bindgen_anon_2.bind_mw = bind;
         wr.destination(to)
     }
-}
 
-impl<'a, T: Datagram + RemoteWrite> SendWr<'a, T> {
     /// Bytes into memory behind a queue pair; nobody there is told.
     #[must_use]
     #[inline]
@@ -113,7 +114,10 @@ impl<'a, T: Datagram + RemoteWrite> SendWr<'a, T> {
         from: impl Into<Gather<'a>>,
         memory: &RemoteSegment,
         to: Destination<'a>,
-    ) -> Self {
+    ) -> Self
+    where
+        T: RemoteWrite + Datagram,
+    {
         let from = from.into();
         Self::new(rdma_sys::IBV_WR_RDMA_WRITE, from).reaching(memory, from, to)
     }
@@ -127,14 +131,15 @@ impl<'a, T: Datagram + RemoteWrite> SendWr<'a, T> {
         memory: &RemoteSegment,
         to: Destination<'a>,
         immediate: u32,
-    ) -> Self {
+    ) -> Self
+    where
+        T: RemoteWrite + Datagram,
+    {
         let from = from.into();
         let wr = Self::new(rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM, from);
         wr.immediate(immediate).reaching(memory, from, to)
     }
-}
 
-impl<'a, T: Datagram + RemoteRead> SendWr<'a, T> {
     /// Bytes of memory behind a queue pair into this side's, as many as `into` has room for.
     #[must_use]
     #[inline]
@@ -143,7 +148,10 @@ impl<'a, T: Datagram + RemoteRead> SendWr<'a, T> {
         into: impl Into<Scatter<'a>>,
         memory: &RemoteSegment,
         at: Destination<'a>,
-    ) -> Self {
+    ) -> Self
+    where
+        T: RemoteRead + Datagram,
+    {
         let into = Gather::from(into.into());
         Self::new(rdma_sys::IBV_WR_RDMA_READ, into).reaching(memory, into, at)
     }

@@ -4,8 +4,8 @@
 //! [`Operations::FLUSH`](super::Operations::FLUSH) and [`Operations::ATOMIC_WRITE`](super::Operations::ATOMIC_WRITE) when making the
 //! queue pair.
 
-use super::{NOT_A_WORD, SendWr};
-use crate::{Connected, RemoteFlush, RemoteSegment};
+use super::SendWr;
+use crate::{Connected, RemoteFlush, RemoteSegment, Transport};
 
 bitflags::bitflags! {
     /// How far flushed bytes must have come.
@@ -27,7 +27,7 @@ pub enum FlushScope {
     Region,
 }
 
-impl<T: Connected + RemoteFlush> SendWr<'_, T> {
+impl<T: Transport> SendWr<'_, T> {
     /// Completes when the earlier writes of this queue pair to `memory` have come as far as `placement` says.
     ///
     /// The region, and the peer's queue pair, need
@@ -36,7 +36,10 @@ impl<T: Connected + RemoteFlush> SendWr<'_, T> {
     #[inline]
     #[doc(alias = "ibv_wr_flush")]
     #[doc(alias = "IBV_WR_FLUSH")]
-    pub fn flush(memory: &RemoteSegment, placement: Placement, scope: FlushScope) -> Self {
+    pub fn flush(memory: &RemoteSegment, placement: Placement, scope: FlushScope) -> Self
+    where
+        T: RemoteFlush + Connected,
+    {
         let mut wr = Self::without_memory(rdma_sys::IBV_WR_FLUSH);
         wr.raw.wr.rdma.remote_addr = memory.address;
         wr.raw.wr.rdma.rkey = memory.key.0;
@@ -56,10 +59,13 @@ impl<T: Connected + RemoteFlush> SendWr<'_, T> {
     #[inline]
     #[doc(alias = "ibv_wr_atomic_write")]
     #[doc(alias = "IBV_WR_ATOMIC_WRITE")]
-    pub fn atomic_write(word: &RemoteSegment, value: u64) -> Self {
+    pub fn atomic_write(word: &RemoteSegment, value: u64) -> Self
+    where
+        T: RemoteFlush + Connected,
+    {
         let mut wr = Self::without_memory(rdma_sys::IBV_WR_ATOMIC_WRITE);
-        if word.length < 8 || !word.address.is_multiple_of(8) {
-            return wr.refuse(NOT_A_WORD, 8, word.length);
+        if !word.is_a_word() {
+            return wr.refuse_word(*word);
         }
         wr.raw.wr.rdma.remote_addr = word.address;
         wr.raw.wr.rdma.rkey = word.key.0;

@@ -67,8 +67,7 @@ impl<'a> SendWr<'a, XrcInitiator> {
         Self::new(rdma_sys::IBV_WR_RDMA_READ, into).queue(queue).toward(*from, into)
     }
 
-    /// As [`compare_and_swap`](SendWr::compare_and_swap) of a reliable connection; `change` is what to compare with, and
-    /// what to replace it by.
+    /// As [`compare_and_swap`](SendWr::compare_and_swap) of a reliable connection.
     #[must_use]
     #[inline]
     #[doc(alias = "IBV_WR_ATOMIC_CMP_AND_SWP")]
@@ -76,9 +75,10 @@ impl<'a> SendWr<'a, XrcInitiator> {
         into: Segment<'a>,
         word: &RemoteSegment,
         queue: SharedReceiveQueueNumber,
-        change: (u64, u64),
+        compare: u64,
+        swap: u64,
     ) -> Self {
-        Self::atomic(rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP, into, *word, change).queue(queue)
+        Self::atomic(rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP, into, *word, (compare, swap)).queue(queue)
     }
 
     /// As [`fetch_and_add`](SendWr::fetch_and_add) of a reliable connection.

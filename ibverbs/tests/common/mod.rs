@@ -69,7 +69,7 @@ impl From<Posting> for Shape {
 
 impl End<Reset> {
     pub(crate) fn connect(self, remote: &QpInfo, options: &ConnectOptions) -> End {
-        self.map(|pair| pair.connect(remote, options.clone()).unwrap())
+        self.map(|pair| pair.connect(remote, options).unwrap())
     }
 }
 

@@ -7,8 +7,8 @@ pub fn connect(
     remote: &QpInfo,
     options: ConnectOptions,
 ) -> Result<()> {
-    let connected = pair.connect(remote, options.clone())?;
-    drop(pair.connect(remote, options)?);
+    let connected = pair.connect(remote, &options)?;
+    drop(pair.connect(remote, &options)?);
     drop(connected);
     Ok(())
 }

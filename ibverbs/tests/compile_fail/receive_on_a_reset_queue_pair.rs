@@ -1,4 +1,6 @@
-//~ E0599
+//~ E0277
+//~| receives cannot be posted to a queue pair in state `
+//~| bring it there first: `initialize` is enough for receives
 //! Receives can be posted from initialized on.
 use ibverbs::{PostError, QueuePair, Rc, RecvWr};
 

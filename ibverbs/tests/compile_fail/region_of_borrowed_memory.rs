@@ -1,4 +1,6 @@
 //~ E0277
+//~| a `&mut [u8]` cannot be registered
+//~| borrowed memory is registered by `ProtectionDomain::scope`
 //! Borrowed memory is registered in a scope.
 use ibverbs::{Access, ProtectionDomain};
 

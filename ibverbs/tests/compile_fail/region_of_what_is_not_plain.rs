@@ -1,4 +1,6 @@
 //~ E0277
+//~| not every pattern of bytes is a `bool`
+//~| register numbers or arrays of numbers
 //! A device writes any bytes, so that every pattern must be a value.
 use ibverbs::{Access, ProtectionDomain};
 

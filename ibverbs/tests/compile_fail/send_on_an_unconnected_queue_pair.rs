@@ -1,4 +1,6 @@
-//~ E0599
+//~ E0277
+//~| sends cannot be posted to a queue pair in state `
+//~| `connect` gives the queue pair that sends
 //! A queue pair that is not connected sends nothing.
 use ibverbs::{Inline, PostError, QueuePair, Rc, SendWr};
 

@@ -6,7 +6,7 @@ pub fn connect(
     remote: &QpInfo,
     options: ConnectOptions,
 ) -> Result<()> {
-    let connected = pair.connect(remote, options.clone())?;
+    let connected = pair.connect(remote, &options)?;
     drop(connected);
     Ok(())
 }

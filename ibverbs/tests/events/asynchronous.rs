@@ -9,8 +9,9 @@ use std::{
 };
 
 use ibverbs::{
-    Access, AsyncCompletionQueue, AsyncQueuePair, Completion, CompletionStatus, Error,
-    MemoryRegion, OwnedBuffer, OwnedQueuePair, Rc, RejectReason, SendWr,
+    Access, AsyncCompletionQueue, AsyncQueuePair, Completion, CompletionQueue, CompletionStatus,
+    Error, MemoryRegion, OwnedBuffer, OwnedQueuePair, QueuePair, Rc, RejectReason, SendWr,
+    SharedReceiveQueueOptions, WorkQueue, XrcDomain, XrcReceiveQueue,
 };
 use soft_device::CompletionFault;
 use tokio::{
@@ -31,7 +32,7 @@ fn runtime() -> Runtime {
 fn owned(bench: &Bench) -> [OwnedQueuePair<'static, Rc, Vec<u8>>; 2] {
     let [a, b] = [(); 2].map(|()| OwnedQueuePair::create(&bench.domain, 8, 8).unwrap());
     let (to_a, to_b) = (a.endpoint(&bench.port), b.endpoint(&bench.port));
-    [a.connect(&to_b, bench.options()).unwrap(), b.connect(&to_a, bench.options()).unwrap()]
+    [a.connect(&to_b, &bench.options()).unwrap(), b.connect(&to_a, &bench.options()).unwrap()]
 }
 
 fn buffer(bench: &Bench, bytes: &[u8]) -> OwnedBuffer<'static, Vec<u8>> {
@@ -417,6 +418,34 @@ fn several_tasks_wait_for_one_queue() {
         }
     });
     drop(runtime);
+    bench.end();
+}
+
+#[test]
+fn a_queue_that_tasks_wait_for_is_taken_wherever_a_queue_is_and_lives_on_there() {
+    let bench = Bench::new();
+    let runtime = runtime();
+    let (domain, xrc) = (&bench.domain, XrcDomain::open(&bench.context).unwrap());
+    let (one, other, of_xrc, frames) = runtime.block_on(async {
+        let queue = AsyncCompletionQueue::create(&bench.context, 16).unwrap();
+        let shared = Arc::new(AsyncCompletionQueue::create(&bench.context, 16).unwrap());
+        let builder = QueuePair::<Rc, _>::builder(domain, &queue, &shared);
+        let borrowing = domain.queue_pair::<Rc>(&shared, &queue);
+        let options = SharedReceiveQueueOptions::new(4);
+        let of_xrc = XrcReceiveQueue::create(domain, &xrc, &queue, options);
+        let frames = WorkQueue::builder(domain, &shared);
+        let (one, other) = (builder.create().unwrap(), borrowing.create().unwrap());
+        (one, other, of_xrc.unwrap(), frames.create().unwrap())
+    });
+    drop(runtime);
+    let same = |a: &CompletionQueue<'_>, b: &CompletionQueue<'_>| a.id() == b.id();
+    assert!(same(one.send_queue(), other.receive_queue()));
+    assert!(same(one.receive_queue(), other.send_queue()));
+    assert!(same(one.send_queue(), of_xrc.completion_queue()));
+    assert!(same(one.receive_queue(), frames.completion_queue()));
+    assert_eq!(one.send_queue().poll(&mut Completion::slots::<1>()).unwrap().len(), 0);
+    drop((one, other, of_xrc, frames));
+    drop(xrc);
     bench.end();
 }
 

@@ -1,6 +1,7 @@
 //! Requests that own their buffers.
 
 use std::{
+    error::Error as _,
     mem::ManuallyDrop,
     os::fd::AsFd,
     time::{Duration, Instant},
@@ -27,7 +28,7 @@ fn unconnected(bench: &Bench, sends: u32, receives: u32) -> Unconnected {
 fn pair(bench: &Bench) -> [Owned; 2] {
     let [a, b] = [(); 2].map(|()| unconnected(bench, 4, 4));
     let (to_a, to_b) = (a.endpoint(&bench.port), b.endpoint(&bench.port));
-    [a.connect(&to_b, bench.options()).unwrap(), b.connect(&to_a, bench.options()).unwrap()]
+    [a.connect(&to_b, &bench.options()).unwrap(), b.connect(&to_a, &bench.options()).unwrap()]
 }
 
 fn buffer(bench: &Bench, bytes: &[u8]) -> OwnedBuffer<'static, Vec<u8>> {
@@ -111,8 +112,14 @@ fn what_is_not_posted_comes_back_at_once() {
     assert!(matches!(reason, RejectReason::Check(Error::OutOfBounds { .. })), "{reason}");
 
     bench.device.refuse("ibv_wr_complete", 1, libc::ENOMEM);
-    let (back, reason) = a.post_send(back).unwrap_err().into_parts();
-    assert!(reason.to_string().contains("refused"), "{reason}");
+    let refused = a.post_send(back).unwrap_err();
+    let text = refused.to_string();
+    assert!(
+        text.starts_with("nothing was posted: ibv_wr_complete failed: the queue is full"),
+        "{text}"
+    );
+    assert!(refused.source().unwrap().to_string().contains("os error 12"), "{refused:?}");
+    let (back, _) = refused.into_parts();
     bench.device.refuse("ibv_post_recv", 1, libc::EINVAL);
     let (back, _) = b.post_receive(back).unwrap_err().into_parts();
     assert_eq!(*back, [6; 8]);
@@ -120,8 +127,11 @@ fn what_is_not_posted_comes_back_at_once() {
     for _ in 0..4 {
         b.post_receive(buffer(&bench, &[0; 8])).unwrap();
     }
-    let (back, reason) = b.post_receive(back).unwrap_err().into_parts();
-    assert!(reason.to_string().contains("receives in flight is 5"), "{reason}");
+    let refused = b.post_receive(back).unwrap_err();
+    let expected = "the request was not posted: the number of receives in flight cannot be 5: it must be from 0 to 4; \
+                    wait until one has finished, or make the queue pair with room for more";
+    assert_eq!(refused.to_string(), expected);
+    let (back, _) = refused.into_parts();
     assert_eq!((a.in_flight(), b.in_flight()), (0, 4));
     drop((a, b, back));
     bench.end();

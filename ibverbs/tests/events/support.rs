@@ -48,7 +48,7 @@ impl Bench {
             builder.max_send_requests(64).max_receive_requests(64).create().unwrap()
         });
         let (to_a, to_b) = (a.endpoint(&self.port), b.endpoint(&self.port));
-        [a.connect(&to_b, self.options()).unwrap(), b.connect(&to_a, self.options()).unwrap()]
+        [a.connect(&to_b, &self.options()).unwrap(), b.connect(&to_a, &self.options()).unwrap()]
     }
 
     pub(crate) fn options(&self) -> ConnectOptions {

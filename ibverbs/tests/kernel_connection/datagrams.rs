@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibverbs::{
-    Address, AddressHandle, Completion, Context, Destination, Error, MemoryRegion, PortNumber,
-    QueueKey, QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
+    Address, AddressHandle, Completion, Context, Error, MemoryRegion, PortNumber, QueueKey,
+    QueuePair, QueuePairNumber, RecvWr, Reset, RoutingHeader, SendWr, Ud,
     connection::{
         DatagramListener, DatagramPeer, EventKind, MemberKind, MulticastGroup, RejectReason, Route,
     },
@@ -56,8 +56,7 @@ impl Post {
         self.sent.bytes().write(0, message).unwrap();
         let bytes = self.sent.segment(..message.len()).unwrap();
         let own = self.queue_pair.number().get();
-        let to = Destination::new(handle, to.number, to.queue_key);
-        let send = SendWr::send_with_imm_to(bytes, to, own).signaled();
+        let send = SendWr::send_with_imm_to(bytes, to.destination(handle), own).signaled();
         self.queue_pair.post_send(&mut [send]).unwrap();
         self.sending.completion().outcome().unwrap();
     }

@@ -33,8 +33,8 @@ impl End {
     }
 
     fn pair(&self) -> QueuePair<'static, Rc, Reset> {
-        let (queue, room) = (self.queue.queue(), u32::try_from(WINDOW).unwrap());
-        let builder = QueuePair::builder(&self.domain, queue, queue);
+        let room = u32::try_from(WINDOW).unwrap();
+        let builder = QueuePair::builder(&self.domain, &self.queue, &self.queue);
         builder.max_send_requests(room).max_receive_requests(room).create().unwrap()
     }
 

@@ -4,9 +4,8 @@
 use std::sync::Arc;
 
 use ibverbs::{
-    Address, AddressHandle, Completion, CompletionQueue, DatagramInfo, DatagramOptions,
-    Destination, Gid, Inline, QueueKey, QueuePair, QueuePairNumber, RecvWr, RoutingHeader, SendWr,
-    Ud,
+    AddressHandle, Completion, CompletionQueue, DatagramInfo, DatagramOptions, Destination, Inline,
+    QueueKey, QueuePair, RecvWr, RoutingHeader, SendWr, Ud,
 };
 
 use crate::{
@@ -48,12 +47,7 @@ impl End {
         let pair = pair.activate(&options).unwrap();
         let slots = Slots::new(&host.domain, WINDOW);
         let own = pair.datagram_endpoint(&options);
-        let number = u32::from_be_bytes(link.exchange(own.number.get().to_be_bytes()));
-        let peer = DatagramInfo {
-            number: QueuePairNumber::new(number).unwrap(),
-            gid: Gid(link.exchange(own.gid.0)),
-            ..own
-        };
+        let peer = DatagramInfo::from_bytes(&link.exchange(own.to_bytes())).unwrap();
         Self { host, pair, queue, slots, peer }
     }
 
@@ -120,7 +114,7 @@ fn receive(device: &str, mut link: Link) {
 fn send(device: &str, mut link: Link) {
     let end = End::new(device, &mut link);
     (0..WINDOW / 2).for_each(|slot| end.post_receive(WINDOW / 2 + slot));
-    let address = Address::new(&end.host.port, end.peer.gid, end.peer.lid);
+    let address = end.peer.address(&end.host.port);
     let handles =
         [(); HANDLES].map(|()| AddressHandle::create(&end.host.domain, &address).unwrap());
     link.meet();
@@ -134,7 +128,8 @@ fn send(device: &str, mut link: Link) {
             let slot = slot_of(sent % (window / 2));
             let from = end.slots.fill(slot, &message(0, sent));
             let handle = &handles[slot % HANDLES];
-            let datagram = SendWr::send_to(from, handle, end.peer.number, KEY).id(sent).signaled();
+            let to = end.peer.destination(handle);
+            let datagram = SendWr::send_to(from, to).id(sent).signaled();
             end.pair.post_send(&mut [datagram]).unwrap();
             sent += 1;
         }

@@ -40,7 +40,7 @@ fn connect(
         };
         let pair = builder.create().unwrap();
         let peer = link.exchange(pair.endpoint(&host.port).to_bytes());
-        pair.connect(&QpInfo::from_bytes(&peer).unwrap(), options.clone()).unwrap()
+        pair.connect(&QpInfo::from_bytes(&peer).unwrap(), &options).unwrap()
     })
 }
 

@@ -287,7 +287,7 @@ fn counters_are_read_all_at_once_and_are_at_least_one() {
     let bench = Bench::new();
     let counters = counters(&bench);
     let error = counters.read(&mut [0; 3]).unwrap_err();
-    assert_eq!(error.to_string(), "number of places for counters is 3, allowed is 2 to 2");
+    assert_eq!(error.to_string(), "the number of places for counters cannot be 3: it must be 2");
     let error = FlowCounters::create(&bench.context, &[]).unwrap_err();
     assert!(matches!(error, Error::OutOfRange { asked: 0, minimum: 1, .. }), "{error}");
     let unknown = [CounterKind::PACKETS, CounterKind(99)];

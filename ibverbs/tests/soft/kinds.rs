@@ -56,7 +56,7 @@ fn device_memory_is_registered_in_domains_of_its_own_context() {
     let (device, other) = (SoftDevice::new(), SoftDevice::new());
     let (host, foreign) = (open(&device), open(&other));
     let memory = DeviceMemory::allocate(&foreign.context, 64, 0).unwrap();
-    let refused = MemoryRegion::register_device_memory(&host.domain, memory, 0..64, ALL);
+    let refused = MemoryRegion::register_device_memory(&host.domain, memory, .., ALL);
     assert!(refused.unwrap_err().to_string().contains("different contexts"));
     assert_eq!(device.calls("ibv_reg_dm_mr"), 0);
     drop((host, foreign));
@@ -200,6 +200,8 @@ fn a_pool_registers_once_and_lends_again() {
     let pool = RegionPool::new(&host.domain, options);
     let first = pool.lend(100).unwrap();
     assert_eq!((first.len(), first.bytes().len()), (100, 100));
+    assert_eq!(first.segment(..).unwrap().len(), 100);
+    assert_eq!(first.segment(4..=9).unwrap().address(), first.segment(..).unwrap().address() + 4);
     first.segment(0..101).unwrap_err();
     let address = first.remote().address();
     drop(first);
@@ -332,8 +334,8 @@ fn queue_pairs_of_one_thread_move_bytes() {
         let b = b.initialize(&options).unwrap();
         let (from, to) = (host.region(pattern(6, 64), ALL), host.region(vec![0; 64], ALL));
         b.post_receive(&mut [RecvWr::new(1)]).unwrap();
-        let a = a.connect(&b_info, options.clone()).unwrap();
-        let b = b.connect(&a_info, options).unwrap();
+        let a = a.connect(&b_info, &options).unwrap();
+        let b = b.connect(&a_info, &options).unwrap();
         assert_ne!(a.number(), b.number());
         let part = to.remote().at(0).unwrap();
         let write = SendWr::write_with_imm(from.segment(..).unwrap(), &part, 9);

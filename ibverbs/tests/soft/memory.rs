@@ -1,18 +1,22 @@
 //! What can be registered, and what the CPU sees of it.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use ibverbs::{
-    Access, CompletionStatus, HostBuffer, HugePages, MemoryRegion, PageAligned, SendWr, SharedBytes,
+    Access, CompletionStatus, DeviceMemory, HostBuffer, HugePages, MemoryRegion, OwnedBuffer,
+    PageAligned, SendWr, SharedBytes,
 };
 use soft_device::SoftDevice;
 
 use crate::{
     common::{ALL, End, Host, Shape, pattern},
-    support::{assert_clean, open},
+    support::{assert_clean, memory_file, open, part_of},
 };
 
 /// A peer writes to a buffer, which comes back with that.
@@ -88,11 +92,42 @@ fn lengths_of_huge_pages_that_cannot_be_are_refused() {
 }
 
 #[test]
-fn an_empty_buffer_is_refused_by_the_device_and_not_lost() {
+#[expect(unsafe_code, reason = "registers memory of which nothing is promised")]
+fn nothing_cannot_be_registered_and_the_remedy_is_told() {
     let device = SoftDevice::new();
     let host = open(&device);
-    let error = MemoryRegion::register(&host.domain, Vec::<u8>::new(), ALL).unwrap_err();
-    assert_eq!(error.errno(), Some(libc::EINVAL));
+    let (domain, nowhere, file) = (&host.domain, NonNull::<u8>::dangling(), memory_file(4096));
+    let device_memory = DeviceMemory::allocate(&host.context, 64, 0).unwrap();
+    // SAFETY: no byte is registered, here and below.
+    let foreign = unsafe { domain.register_raw(nowhere, 0, ALL) };
+    // SAFETY: as above.
+    let of_a_file = unsafe { domain.register_dma_buf(vec![0_u8; 1], part_of(&file, 0, 0, 0), ALL) };
+    // SAFETY: as above.
+    let of_a_peer = unsafe {
+        MemoryRegion::register_peer_memory(domain, vec![0_u8; 1], nowhere, 0, Access::LOCAL_WRITE)
+    };
+    let refused = [
+        MemoryRegion::register(domain, Vec::<u8>::with_capacity(64), ALL).map(drop),
+        MemoryRegion::register(domain, Box::<[u64]>::default(), Access::RELAXED_ORDERING).map(drop),
+        domain.register(vec![[0_u8; 0]; 64], ALL).map(drop),
+        OwnedBuffer::register(domain, Vec::<u8>::new()).map(drop),
+        domain.scope(|scope| scope.register::<u8>(&mut [], ALL).map(|_| ())),
+        foreign.map(drop),
+        of_a_file.map(drop),
+        of_a_peer.map(drop),
+        MemoryRegion::register_device_memory(domain, device_memory, 32..32, ALL).map(drop),
+    ];
+    for (index, refused) in refused.into_iter().enumerate() {
+        let text = refused.unwrap_err().to_string();
+        assert!(
+            text.starts_with("a memory region cannot have 0 bytes: give the buffer"),
+            "{index}: {text}"
+        );
+        assert!(text.contains("register nothing"), "{index}: {text}");
+    }
+    for verb in ["ibv_reg_mr", "ibv_reg_mr_iova", "ibv_reg_dmabuf_mr", "ibv_reg_dm_mr"] {
+        assert_eq!(device.calls(verb), 0, "{verb}");
+    }
     drop(host);
     assert_clean(&device);
 }

@@ -52,7 +52,7 @@ impl Service {
     fn connect(&mut self, remote: &QpInfo) -> ibverbs::Result<()> {
         if let Connection::Fresh(pair) = std::mem::replace(&mut self.pair, Connection::Broken) {
             let options = ConnectOptions::new(&self.port).access(ALL);
-            self.pair = Connection::Ready(pair.connect(remote, options)?);
+            self.pair = Connection::Ready(pair.connect(remote, &options)?);
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ fn life(device: &SoftDevice, posting: Option<Posting>) -> Result<(), Box<dyn Err
     let (a, b) = (create()?, create()?);
     let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
     let options = ConnectOptions::new(&port).access(Access::REMOTE_WRITE);
-    let (a, b) = (a.connect(&to_b, options.clone())?, b.connect(&to_a, options)?);
+    let (a, b) = (a.connect(&to_b, &options)?, b.connect(&to_a, &options)?);
     assert_eq!(a.query()?.peer(), b.number());
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
     let memory = domain.register(vec![1_u8; 64], access)?;
@@ -176,7 +176,10 @@ fn a_limit_of_the_device_is_named_with_its_number() {
     let queue = context.create_completion_queue(16).unwrap();
     let builder = domain.queue_pair::<Rc>(&queue, &queue).max_send_requests(101);
     let text = builder.create().unwrap_err().to_string();
-    assert_eq!(text, "send requests is 101, allowed is 0 to 100");
+    assert_eq!(
+        text,
+        "the number of send requests cannot be 101: it must be from 0 to 100; the device has no more"
+    );
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn a_gid_index_that_cannot_be_used_says_what_to_look_at() {
         .build();
     let context = listed(&device).open().unwrap();
     let local_port = |index| context.local_port(&DeviceSelector::default().gid_index(index));
-    contains(&local_port(2).unwrap_err(), &["GID index is 2, allowed is 0 to 1"]);
+    contains(&local_port(2).unwrap_err(), &["the GID index cannot be 2: it must be from 0 to 1"]);
     let empty = local_port(0).unwrap_err();
     contains(&empty, &["port 1 has no usable GID", "leave RDMA_GID_INDEX unset", "rdma link"]);
     let (port, log) = logged(|| local_port(1).unwrap());
@@ -159,11 +159,17 @@ fn a_port_without_any_gid_says_how_to_get_one() {
 #[test]
 fn a_peer_that_sends_something_else_is_named_with_the_numbers() {
     let error = QpInfo::from_bytes(&[0; 27]).unwrap_err();
-    contains(&error, &["queue pair information from the peer", "27 bytes, expected 28"]);
+    contains(
+        &error,
+        &["queue pair information from the peer is malformed: it has 27 bytes and not 28; do both"],
+    );
     let error = QpInfo::from_bytes(&[0; 28]).unwrap_err();
-    contains(&error, &["malformed", "port is 0"]);
+    contains(&error, &["malformed", "the port number cannot be 0"]);
     let error = RemoteMemory::from_bytes(&[0; 28]).unwrap_err();
-    contains(&error, &["remote memory from the peer", "28 bytes, expected 20"]);
+    contains(
+        &error,
+        &["remote memory from the peer is malformed: it has 28 bytes and not 20; do both"],
+    );
 }
 
 #[test]
@@ -173,10 +179,13 @@ fn a_peer_of_another_mtu_is_named_with_the_numbers() {
     let (a, b) = (host.end(Shape::default()), host.end(Shape::default()));
     let peer = QpInfo { mtu: Mtu::BYTES_512, ..b.pair.endpoint(&host.port) };
     let options = ConnectOptions::new(&host.port);
-    let error = a.pair.connect(&peer, options.clone().mtu(Mtu::BYTES_1024)).unwrap_err();
-    contains(&error, &["MTU in bytes", "is 1024, allowed is 256 to 512"]);
+    let error = a.pair.connect(&peer, &options.clone().mtu(Mtu::BYTES_1024)).unwrap_err();
+    contains(
+        &error,
+        &["MTU of 1024 bytes", "this side carries 1024 and that of the peer 512", "leave out"],
+    );
     // What is not asked for is the smaller one of both.
-    let pair = b.pair.connect(&peer, options).unwrap();
+    let pair = b.pair.connect(&peer, &options).unwrap();
     assert_eq!(pair.query().unwrap().as_raw().path_mtu, sys::IBV_MTU_512);
 }
 
@@ -186,17 +195,23 @@ fn numbers_of_a_connection_that_cannot_be_are_refused() {
     let host = open(&device);
     let options = ConnectOptions::new(&host.port);
     for (options, text) in [
-        (options.clone().retries(8), "retries is 8, allowed is 0 to 7"),
-        (options.clone().receiver_not_ready_retries(8), "receiver-not-ready retries is 8"),
-        (options.clone().service_level(16), "service level is 16, allowed is 0 to 15"),
-        (options.clone().flow_label(1 << 20), "flow label is 1048576"),
+        (options.clone().retries(8), "the number of retries cannot be 8: it must be from 0 to 7"),
+        (
+            options.clone().receiver_not_ready_retries(8),
+            "the number of receiver-not-ready retries cannot be 8",
+        ),
+        (
+            options.clone().service_level(16),
+            "the service level cannot be 16: it must be from 0 to 15",
+        ),
+        (options.clone().flow_label(1 << 20), "the flow label cannot be 1048576"),
         (options.clone().incoming_reads(17), "17 incoming reads"),
         (options.clone().outgoing_reads(17), "17 outgoing reads"),
         (options.clone().pkey_index(99), "partition key index 99"),
     ] {
         let end = host.end(Shape::default());
         let peer = end.pair.endpoint(&host.port);
-        contains(&end.pair.connect(&peer, options).unwrap_err(), &[text]);
+        contains(&end.pair.connect(&peer, &options).unwrap_err(), &[text]);
     }
     drop(host);
     assert_clean(&device);
@@ -217,7 +232,7 @@ fn a_change_of_state_that_is_refused_says_the_likely_cause() {
         let end = host.end(Shape::default());
         let peer = end.pair.endpoint(&host.port);
         device.refuse("ibv_modify_qp", nth, errno);
-        let error = end.pair.connect(&peer, ConnectOptions::new(&host.port)).unwrap_err();
+        let error = end.pair.connect(&peer, &ConnectOptions::new(&host.port)).unwrap_err();
         contains(&error, &parts);
         assert_eq!(error.errno(), Some(errno));
     }
@@ -260,7 +275,11 @@ fn a_queue_that_is_full_says_what_to_do() {
         }
     };
     contains(error.error(), &["ibv_post_send failed", "the queue is full", "poll completions"]);
-    assert_eq!(error.source().unwrap().to_string(), error.error().to_string());
+    // The message has the reason in it, and the chain goes on behind that.
+    assert!(error.to_string().ends_with(&error.error().to_string()), "{error}");
+    let cause = |error: &dyn std::error::Error| error.source().unwrap().to_string();
+    assert_eq!(cause(&error), cause(error.error()));
+    assert!(cause(&error).contains("os error 12"), "{}", cause(&error));
 }
 
 #[test]

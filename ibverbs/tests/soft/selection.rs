@@ -74,14 +74,23 @@ fn what_the_environment_cannot_have_says_what_there_is() {
         ),
         (
             &[("RDMA_DEVICE", "soft3")],
-            &["port of soft3 that is active", "ip link set", "port 1 is down"],
+            &["named soft3 with an active port", "ip link set", "port 1 is down"],
         ),
-        (&[("RDMA_DEVICE", "soft1:3")], &["port of the device is 3, allowed is 1 to 2"]),
+        (
+            &[("RDMA_DEVICE", "soft1:3")],
+            &["the port number cannot be 3: it must be from 1 to 2; the device has"],
+        ),
         (&[("RDMA_DEVICE", "soft1:x")], &["RDMA_DEVICE=\"soft1:x\"", "NAME[:PORT]"]),
-        (&[("RDMA_PORT", "0")], &["port is 0, allowed is 1 to 255"]),
-        (&[("RDMA_PORT", "one")], &["RDMA_PORT=\"one\": a port number, 1 to 255"]),
-        (&[("RDMA_GID_INDEX", "2")], &["GID index is 2, allowed is 0 to 1"]),
-        (&[("RDMA_GID_INDEX", "256")], &["RDMA_GID_INDEX=\"256\"", "0 to 255"]),
+        (&[("RDMA_PORT", "0")], &["RDMA_PORT=\"0\" cannot be read: it must be a port number"]),
+        (
+            &[("RDMA_PORT", "one")],
+            &["RDMA_PORT=\"one\" cannot be read: it must be a port number from 1 to 255"],
+        ),
+        (
+            &[("RDMA_GID_INDEX", "2")],
+            &["the GID index cannot be 2: it must be from 0 to 1; the port's table"],
+        ),
+        (&[("RDMA_GID_INDEX", "256")], &["RDMA_GID_INDEX=\"256\"", "from 0 to 255"]),
         (&[("RDMA_DEVICE", "^")], &["RDMA_DEVICE=\"^\""]),
     ];
     for (variables, expected) in cases {
@@ -115,7 +124,11 @@ fn a_device_describes_itself() {
     assert_eq!(format!("soft{}", entry.index().unwrap()), entry.name());
     assert!(entry.node_name().starts_with("uverbs"), "{}", entry.node_name());
     assert_eq!(entry.node_type(), ibverbs::NodeType::CHANNEL_ADAPTER);
+    assert_eq!(entry.node_type().to_string(), "channel adapter");
+    assert_eq!(ibverbs::NodeType(77).to_string(), "node type 77");
     assert_eq!(entry.transport_type(), ibverbs::TransportType::INFINIBAND);
+    assert_eq!(entry.transport_type().to_string(), "InfiniBand");
+    assert_eq!(ibverbs::TransportType(77).to_string(), "transport 77");
     assert_eq!(context.ports().unwrap().count(), 1);
     assert_eq!(format!("{entry:?}"), format!("Device({:?})", device.name()));
 }

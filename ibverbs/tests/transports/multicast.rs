@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ibverbs::{
-    Address, AddressHandle, DatagramOptions, Error, Gid, Inline, MulticastMembership, QueueKey,
-    QueuePairNumber, RecvWr, SendWr, Ud,
+    Address, AddressHandle, DatagramOptions, Destination, Error, Gid, Inline, MulticastMembership,
+    QueueKey, QueuePairNumber, RecvWr, SendWr, Ud,
 };
 
 use crate::{
@@ -33,8 +33,8 @@ fn a_datagram_to_a_group_reaches_its_members_until_they_leave() {
         let address = Address::new(&host.port, group, 0xc000);
         let handle = AddressHandle::create(&host.domain, &address).unwrap();
         let send = || {
-            let all = QueuePairNumber::MULTICAST;
-            let datagram = SendWr::send_to(Inline(b"to all"), &handle, all, KEY).signaled();
+            let all = Destination::new(&handle, QueuePairNumber::MULTICAST, KEY);
+            let datagram = SendWr::send_to(Inline(b"to all"), all).signaled();
             sender.pair.post_send(&mut [datagram]).unwrap();
             sender.sent().outcome().unwrap();
         };

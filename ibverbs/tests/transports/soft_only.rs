@@ -49,7 +49,7 @@ fn one_connection_reaches_every_shared_queue_of_the_domain() {
             (target.endpoint(&host.port), initiator.endpoint(&host.port));
         let options = ConnectOptions::new(&host.port).access(ALL);
         target.connect(&to_initiator, &options).unwrap();
-        let initiator = initiator.connect(&to_target, options).unwrap();
+        let initiator = initiator.connect(&to_target, &options).unwrap();
 
         let bytes = memory.remote().part(1024..1032).unwrap();
         let into = memory.segment(2048..2056).unwrap();
@@ -61,7 +61,7 @@ fn one_connection_reaches_every_shared_queue_of_the_domain() {
             SendWr::write_into(Inline(b"memory!!"), &bytes, first.number()),
             SendWr::read_by(into, &bytes, first.number()),
             SendWr::fetch_and_add_by(old, &word, second.number(), 5),
-            SendWr::compare_and_swap_by(old, &word, second.number(), (5, 9)),
+            SendWr::compare_and_swap_by(old, &word, second.number(), 5, 9),
             SendWr::write_with_imm_into(Inline(b"x"), &bytes, second.number(), 33).signaled(),
         ];
         initiator.post_send(&mut batch).unwrap();
@@ -118,7 +118,7 @@ fn a_target_is_reset_and_connected_anew() {
                 (target.endpoint(&host.port), initiator.endpoint(&host.port));
             let options = ConnectOptions::new(&host.port).access(ALL);
             target.connect(&to_initiator, &options).unwrap();
-            let connected = initiator.connect(&to_target, options).unwrap();
+            let connected = initiator.connect(&to_target, &options).unwrap();
             queue.post_receive(&mut [RecvWr::new(round)]).unwrap();
             let message = SendWr::send_into(Inline(&[]), queue.number()).signaled();
             connected.post_send(&mut [message]).unwrap();

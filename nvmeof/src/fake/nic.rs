@@ -35,9 +35,9 @@ impl Nic {
         let (far, near) = (pair(&host), pair(&target));
         let (far_info, near_info) = (far.endpoint(&port), near.endpoint(&port));
         let access = Access::REMOTE_READ | Access::REMOTE_WRITE;
-        let options = || ConnectOptions::new(&port).access(access);
-        let near = near.connect(&far_info, options()).unwrap();
-        let far = far.connect(&near_info, options()).unwrap();
+        let options = ConnectOptions::new(&port).access(access);
+        let near = near.connect(&far_info, &options).unwrap();
+        let far = far.connect(&near_info, &options).unwrap();
         Self { host, target, queue, near, _far: far }
     }
 

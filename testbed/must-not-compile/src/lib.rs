@@ -1,8 +1,10 @@
 //! Programs that must not compile, each with the error codes that it must fail with.
 //!
 //! A folder `compile_fail/` holds programs whose first line is `//~ E0505` (several codes with spaces between
-//! them), and `compile_pass/` a twin of each that compiles. Only codes are compared: messages change from one
-//! compiler to the next, and tests must pass on all of them.
+//! them; the name of a lint is one), and `compile_pass/` a twin of each that compiles. The compiler's own messages are
+//! not compared: they change from one to the next, and tests must pass on all of them. What a crate has the compiler
+//! say, by `#[diagnostic::on_unimplemented]` or `#[must_use]`, is: each line `//~| WORDS` below the first is a part of
+//! the messages.
 #![expect(clippy::panic, clippy::expect_used, reason = "a test stops at the first surprise")]
 
 use std::{
@@ -19,8 +21,8 @@ use serde_json::Value;
 ///
 /// # Panics
 ///
-/// A program compiles that must not, fails with other codes than it names, has no twin that compiles, or one
-/// that differs in more than one line.
+/// A program compiles that must not, fails with other codes than it names or without words that it names, has no twin that
+/// compiles, or one that differs in more than one line.
 pub fn check(package: &Path, dependencies: &[String]) {
     let tests = package.join("tests");
     let (fails, passes) =
@@ -36,13 +38,17 @@ pub fn check(package: &Path, dependencies: &[String]) {
     let found = compile(package, dependencies, &fails, &passes);
     let mut wrong = Vec::new();
     for (name, path) in &fails {
-        let expected = expected_codes(path);
-        let codes = found.get(&format!("fail-{name}")).cloned().unwrap_or_default();
-        if codes != expected {
+        let expected = Expected::of(path);
+        let errors = found.get(&format!("fail-{name}")).cloned().unwrap_or_default();
+        if errors.codes != expected.codes {
+            let (codes, expected) = (errors.codes, expected.codes);
             wrong.push(format!("{name} fails with {codes:?}, should with {expected:?}"));
         }
-        if let Some(codes) = found.get(&format!("pass-{name}")) {
-            wrong.push(format!("the twin of {name} does not compile: {codes:?}"));
+        for words in expected.words.iter().filter(|words| !errors.text.contains(*words)) {
+            wrong.push(format!("{name} fails without {words:?}:\n{}", errors.text));
+        }
+        if let Some(errors) = found.get(&format!("pass-{name}")) {
+            wrong.push(format!("the twin of {name} does not compile:\n{}", errors.text));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -66,7 +72,7 @@ fn programs(folder: &Path) -> BTreeMap<String, PathBuf> {
 fn differ_in_one_line(name: &str, fails: &Path, passes: &Path) {
     let [fails, passes] =
         [fails, passes].map(|path| fs::read_to_string(path).expect("it is a text"));
-    let fails: Vec<&str> = fails.lines().skip(1).collect();
+    let fails: Vec<&str> = fails.lines().skip_while(|line| line.starts_with("//~")).collect();
     let passes: Vec<&str> = passes.lines().collect();
     let common = longest_common(&fails, &passes);
     assert!(fails.len() - common <= 1, "{name}: more than one line fails");
@@ -87,23 +93,44 @@ fn longest_common(a: &[&str], b: &[&str]) -> usize {
     before[b.len()]
 }
 
-/// The codes in a program's first line.
-fn expected_codes(path: &Path) -> BTreeSet<String> {
-    let text = fs::read_to_string(path).expect("a program can be read");
-    let line = text.lines().next().unwrap_or_default();
-    let codes = line.strip_prefix("//~").unwrap_or_else(|| {
-        panic!("{}: the first line names the error codes: //~ E0505", path.display())
-    });
-    codes.split_whitespace().map(str::to_owned).collect()
+/// What a program must fail with.
+struct Expected {
+    codes: BTreeSet<String>,
+    /// Parts of the messages.
+    words: Vec<String>,
 }
 
-/// Checks all programs as binaries of one package; returns the error codes of those that failed.
+impl Expected {
+    /// Reads a program's first lines.
+    fn of(path: &Path) -> Self {
+        let text = fs::read_to_string(path).expect("a program can be read");
+        let mut lines = text.lines();
+        let codes = lines.next().and_then(|line| line.strip_prefix("//~ ")).unwrap_or_else(|| {
+            panic!("{}: the first line names the error codes: //~ E0505", path.display())
+        });
+        let words = lines.map_while(|line| line.strip_prefix("//~| "));
+        Self {
+            codes: codes.split_whitespace().map(str::to_owned).collect(),
+            words: words.map(str::to_owned).collect(),
+        }
+    }
+}
+
+/// What a program failed with.
+#[derive(Debug, Clone, Default)]
+struct Errors {
+    codes: BTreeSet<String>,
+    /// As the compiler prints them.
+    text: String,
+}
+
+/// Checks all programs as binaries of one package; returns the errors of those that failed.
 fn compile(
     package: &Path,
     dependencies: &[String],
     fails: &BTreeMap<String, PathBuf>,
     passes: &BTreeMap<String, PathBuf>,
-) -> BTreeMap<String, BTreeSet<String>> {
+) -> BTreeMap<String, Errors> {
     let name = package.file_name().expect("a package has a folder").to_string_lossy();
     let scratch = scratch_folder().join(format!("must-not-compile-{name}"));
     fs::create_dir_all(&scratch).expect("the scratch folder can be made");
@@ -151,14 +178,16 @@ fn compile(
         messages.iter().any(|message| message["reason"] == "compiler-message"),
         "cargo compiled nothing:\n{stderr}"
     );
-    let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    let mut found: BTreeMap<String, Errors> = BTreeMap::new();
     for message in &messages {
         let (target, body) = (&message["target"]["name"], &message["message"]);
         let is_error =
             body["level"] == "error" && !body["spans"].as_array().is_none_or(Vec::is_empty);
         if let (true, Some(target)) = (is_error, target.as_str()) {
             let code = body["code"]["code"].as_str().unwrap_or("none").to_owned();
-            found.entry(target.to_owned()).or_default().insert(code);
+            let errors = found.entry(target.to_owned()).or_default();
+            errors.codes.insert(code);
+            errors.text += body["rendered"].as_str().unwrap_or_default();
         }
     }
     found

@@ -14,19 +14,22 @@ pub struct PostError(Box<Failure>);
 struct Failure {
     posted: usize,
     refused: Option<usize>,
-    source: Error,
+    /// How many requests the batch has, where that is at hand without making posting dearer.
+    total: Option<usize>,
+    error: Error,
 }
 
 impl PostError {
+    /// None of a batch was posted, because of the request at `index`.
     #[cold]
-    pub(super) fn before(index: usize, source: Error) -> Self {
-        Self(Box::new(Failure { posted: 0, refused: Some(index), source }))
+    pub(super) fn before(index: usize, total: Option<usize>, error: Error) -> Self {
+        Self(Box::new(Failure { posted: 0, refused: Some(index), total, error }))
     }
 
     /// A single request that was not posted.
     #[cold]
-    pub(crate) fn alone(source: Error) -> Self {
-        Self::before(0, source)
+    pub(crate) fn alone(error: Error) -> Self {
+        Self::before(0, Some(1), error)
     }
 
     /// How many requests, from the first on, were posted: those will complete.
@@ -35,7 +38,7 @@ impl PostError {
         self.0.posted
     }
 
-    /// The first request that was not posted; `None` where the device refuses a batch without saying which.
+    /// The index of the first request that was not posted; `None` where the device refuses a batch without saying which.
     #[must_use]
     pub fn refused(&self) -> Option<usize> {
         self.0.refused
@@ -44,35 +47,42 @@ impl PostError {
     /// Why.
     #[must_use]
     pub fn error(&self) -> &Error {
-        &self.0.source
+        &self.0.error
     }
 
     /// Why, without the batch.
     #[must_use]
     pub fn into_error(self) -> Error {
-        self.0.source
+        self.0.error
     }
 
     /// The errno of the refused verb, if one was called. `ENOMEM` means that the queue is full.
     #[must_use]
     pub fn errno(&self) -> Option<i32> {
-        self.0.source.errno()
+        self.0.error.errno()
     }
 }
 
 impl fmt::Display for PostError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.refused {
-            Some(index) => write!(f, "request {index} of the batch was refused")?,
-            None => f.write_str("the batch was refused as a whole")?,
+        let Failure { posted, refused, total, error } = &*self.0;
+        match refused {
+            Some(index) => write!(f, "request {}", index + 1)?,
+            None => f.write_str("nothing was posted")?,
         }
-        write!(f, " ({} before it were posted)", self.0.posted)
+        if let Some(total) = total {
+            write!(f, " of {total}")?;
+        }
+        if *posted > 0 {
+            f.write_str(" (those before it were posted)")?;
+        }
+        write!(f, ": {error}")
     }
 }
 
 impl std::error::Error for PostError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.0.source)
+        self.0.error.source()
     }
 }
 
@@ -86,11 +96,12 @@ pub(crate) fn refused(
     stride: usize,
 ) -> PostError {
     let index = bad.checked_sub(first).map(|distance| distance / stride);
-    let source = match verb.status(returned) {
-        Err(source) => source,
+    let error = match verb.status(returned) {
+        Err(error) => error,
         Ok(()) => verb.error(io::Error::from_raw_os_error(libc::EIO)),
     };
-    PostError(Box::new(Failure { posted: index.unwrap_or(0), refused: index, source }))
+    let posted = index.unwrap_or(0);
+    PostError(Box::new(Failure { posted, refused: index, total: None, error }))
 }
 
 /// `ibv_wr_complete` posts all or nothing, `ibv_wr_post(3)`.

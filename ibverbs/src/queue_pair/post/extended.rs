@@ -345,6 +345,25 @@ fn miscounts_lists(qp: NonNull<ibv_qp_ex>) -> bool {
     name.starts_with(b"librxe")
 }
 
+/// What a request does, in words.
+pub(super) fn operation(wr: &ibv_send_wr) -> &'static str {
+    match wr.opcode {
+        rdma_sys::IBV_WR_RDMA_WRITE => "a write",
+        rdma_sys::IBV_WR_RDMA_WRITE_WITH_IMM => "a write with immediate",
+        rdma_sys::IBV_WR_SEND => "a send",
+        rdma_sys::IBV_WR_SEND_WITH_IMM => "a send with immediate",
+        rdma_sys::IBV_WR_SEND_WITH_INV => "a send with invalidate",
+        rdma_sys::IBV_WR_RDMA_READ => "a read",
+        rdma_sys::IBV_WR_ATOMIC_CMP_AND_SWP => "a compare and swap",
+        rdma_sys::IBV_WR_ATOMIC_FETCH_AND_ADD => "a fetch and add",
+        rdma_sys::IBV_WR_LOCAL_INV => "a local invalidate",
+        rdma_sys::IBV_WR_BIND_MW => "a bind of a memory window",
+        rdma_sys::IBV_WR_FLUSH => "a flush",
+        rdma_sys::IBV_WR_ATOMIC_WRITE => "an atomic write",
+        _ => "a request of this kind",
+    }
+}
+
 /// Whether C has no classic request for an operation.
 pub(super) fn extended_only(wr: &ibv_send_wr) -> bool {
     matches!(wr.opcode, rdma_sys::IBV_WR_FLUSH | rdma_sys::IBV_WR_ATOMIC_WRITE)

@@ -37,7 +37,8 @@ impl<T: Transport> QueuePair<'_, T> {
         poster.start();
         for (index, wr) in batch.iter().enumerate() {
             if !self.handle.fill(poster, wr) {
-                return Err(self.handle.give_up(poster, batch, wr));
+                let behind = batch.len() - index - 1;
+                return Err(self.handle.give_up(poster, batch, wr, behind));
             }
             set(index, extended.as_ptr());
         }

@@ -5,7 +5,7 @@ use std::{ffi::c_int, ptr};
 use super::RawPacket;
 use crate::{
     DeviceAttributes, Error, PostError, QueuePair, QueuePairBuilder, Segment, Verb,
-    queue_pair::post::refused,
+    queue_pair::post::{MORE_SEGMENTS, refused},
 };
 
 /// A stretch of a TCP stream that the device cuts into packets: each gets the same headers with its own lengths, numbers
@@ -61,20 +61,21 @@ impl QueuePair<'_, RawPacket> {
     pub fn post_segmented(&self, frames: &SegmentedFrames<'_>) -> Result<(), PostError> {
         let &SegmentedFrames { header, payload, segment_size, id, signaled } = frames;
         let capabilities = self.capabilities();
-        let check = |what, asked: usize, least: u64, most: u64| {
-            Error::check(what, asked as u64, least, most).map_err(PostError::alone)
+        let check = |what, asked: usize, most: u64, remedy| {
+            Error::check_or(what, asked as u64, 1..=most, remedy).map_err(PostError::alone)
         };
         if capabilities.segmented_header == 0 {
             return Err(PostError::alone(Error::Invalid {
-                what: "the queue pair was not made for segmentation",
+                what: "the queue pair was not made for segmentation".into(),
                 remedy: "set `QueuePairBuilder::max_segmented_header`",
             }));
         }
         let most = capabilities.segmented_header.into();
-        check("length of the headers in bytes", header.len(), 1, most)?;
-        check("bytes of a packet", segment_size.into(), 1, u16::MAX.into())?;
+        let remedy = "make the queue pair with a larger `QueuePairBuilder::max_segmented_header`";
+        check("the length of the headers in bytes", header.len(), most, Some(remedy))?;
+        check("the size of a packet in bytes", segment_size.into(), u16::MAX.into(), None)?;
         let most = capabilities.send_segments.into();
-        check("segments of a request", payload.len(), 1, most)?;
+        check("the number of segments", payload.len(), most, Some(MORE_SEGMENTS))?;
         let signal = if signaled { rdma_sys::IBV_SEND_SIGNALED } else { 0 };
         let mut request = rdma_sys::ibv_send_wr {
             wr_id: id,

@@ -1,9 +1,11 @@
 //! Changing and asking for attributes.
 
+use std::thread;
+
 use ibverbs::{
-    Access, Address, CompletionStatus, ConnectOptions, EnhancedConnection, Error, Initialized,
-    Inline, Operation, PortNumber, QueueKey, QueuePairChange, QueuePairState, RateLimit, Rc,
-    ReadyToSend, SendWr,
+    Access, CompletionStatus, ConnectOptions, EnhancedConnection, Error, Initialized, Inline, Mtu,
+    Operation, PortNumber, QueueKey, QueuePairChange, QueuePairState, RateLimit, Rc, ReadyToSend,
+    RemoteKey, RemoteMemory, SendWr,
 };
 
 use super::{ALL, Host};
@@ -15,7 +17,7 @@ fn raw_changes_lead_where_the_typed_ones_do() {
         let (a, b) = (host.end::<Rc>(posting), host.end::<Rc>(posting));
         let (to_a, to_b) = (a.pair.endpoint(&host.port), b.pair.endpoint(&host.port));
         let options = ConnectOptions::new(&host.port).access(ALL);
-        let b = b.map(|pair| pair.connect(&to_a, options).unwrap());
+        let b = b.map(|pair| pair.connect(&to_a, &options).unwrap());
         let a = a.map(|pair| {
             let init = QueuePairChange::to(QueuePairState::INITIALIZED)
                 .port(host.port.port)
@@ -24,7 +26,7 @@ fn raw_changes_lead_where_the_typed_ones_do() {
                 .unwrap();
             pair.modify(&init).unwrap();
             let receive = QueuePairChange::to(QueuePairState::READY_TO_RECEIVE)
-                .address(&Address::of(&host.port, &to_b))
+                .address(&to_b.address(&host.port))
                 .unwrap()
                 .mtu(to_b.mtu)
                 .peer(to_b.number)
@@ -59,11 +61,63 @@ fn a_refused_change_names_the_attributes_that_are_missing_or_too_much() {
         assert_eq!(error.errno(), Some(libc::EINVAL));
         let text = error.to_string();
         assert!(text.contains("from reset to initialized"), "{text}");
-        assert!(text.contains("missing are IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX"), "{text}");
-        assert!(text.contains("not allowed here are IBV_QP_QKEY"), "{text}");
+        assert!(text.contains("it also needs IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX"), "{text}");
+        assert!(text.contains("it does not take IBV_QP_QKEY"), "{text}");
         let skip = QueuePairChange::to(QueuePairState::READY_TO_SEND);
         let text = end.pair.modify(&skip).unwrap_err().to_string();
         assert!(text.contains("from reset to ready to send"), "{text}");
+        let text = end.pair.modify(&QueuePairChange::within().mtu(Mtu::BYTES_256)).unwrap_err();
+        assert!(
+            text.to_string().contains("not change its attributes in state \"reset\""),
+            "{text}"
+        );
+    });
+}
+
+/// What this side has brought it to is not what the device may have made of it since.
+#[test]
+fn a_refused_change_says_the_state_that_the_device_has_the_queue_pair_in() {
+    run(|host, posting| {
+        let (a, b) = host.ends::<Rc>(posting);
+        let nowhere = RemoteMemory::new(0x1000, 8, RemoteKey(!b.memory.remote_key().0)).unwrap();
+        let write = SendWr::write(Inline(b"nowhere!"), &nowhere.at(0).unwrap());
+        a.pair.post_send(&mut [write.signaled()]).unwrap();
+        a.sent().outcome().unwrap_err();
+        let back = QueuePairChange::to(QueuePairState::READY_TO_SEND);
+        let text = a.pair.modify(&back).unwrap_err().to_string();
+        assert!(text.contains("did not go from error to ready to send"), "{text}");
+        assert!(text.ends_with("reset it first"), "{text}");
+    });
+}
+
+#[test]
+fn a_queue_pair_is_changed_from_many_threads() {
+    run(|host, posting| {
+        let (a, _b) = host.ends::<Rc>(posting);
+        let rights = QueuePairChange::within().access(Access::REMOTE_READ).unwrap();
+        let skip = QueuePairChange::to(QueuePairState::INITIALIZED);
+        thread::scope(|scope| {
+            for changer in 0..4 {
+                let pair = &a.pair;
+                scope.spawn(move || {
+                    for _ in 0..50 {
+                        let error = match changer {
+                            0 => pair.fail().err(),
+                            1 => pair.modify(&rights).err(),
+                            _ => Some(pair.modify(&skip).unwrap_err()),
+                        };
+                        let known = |from| ["ready to send", "error"].contains(&from);
+                        if let Some(error) = error {
+                            assert!(
+                                matches!(error, Error::Transition { from, .. } if known(from)),
+                                "{error}"
+                            );
+                        }
+                    }
+                });
+            }
+        });
+        assert_eq!(a.pair.query().unwrap().state(), QueuePairState::ERROR);
     });
 }
 

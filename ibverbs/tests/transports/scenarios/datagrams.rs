@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use ibverbs::{
-    Access, Address, AddressHandle, DatagramOptions, Destination, Inline, Operation, Posting,
-    ProtectionDomain, QueueKey, RecvWr, SendWr, Ud,
+    Access, Address, AddressHandle, DatagramInfo, DatagramOptions, Destination, Inline, Operation,
+    Posting, ProtectionDomain, QueueKey, RecvWr, SendWr, Ud,
 };
 
 use super::{A_WHILE, End, Host, PATIENCE, pattern, within};
@@ -16,6 +16,10 @@ impl Host {
     fn datagrams(&self, posting: Posting) -> End<Ud> {
         let options = DatagramOptions::new(&self.port, KEY);
         self.end(posting).map(|pair| pair.activate(&options).unwrap())
+    }
+
+    fn told(&self, end: &End<Ud>) -> DatagramInfo {
+        end.pair.datagram_endpoint(&DatagramOptions::new(&self.port, KEY))
     }
 
     fn to_itself(&self) -> Address {
@@ -37,7 +41,7 @@ fn a_datagram_arrives_behind_its_routing_header() {
         let room = b.memory.segment(..).unwrap();
         b.pair.post_receive(&mut [RecvWr::to(7, room)]).unwrap();
         let from = a.memory.segment(..100).unwrap();
-        let datagram = SendWr::send_to(from, &handle, b.pair.number(), KEY);
+        let datagram = SendWr::send_to(from, host.told(&b).destination(&handle));
         a.pair.post_send(&mut [datagram.id(3).signaled()]).unwrap();
         assert_eq!(a.sent().outcome().unwrap().id(), 3);
         let completion = b.received();
@@ -62,7 +66,8 @@ fn an_address_handle_of_another_context_is_refused() {
         let domain = Arc::new(ProtectionDomain::allocate(&other).unwrap());
         let foreign = AddressHandle::create(&domain, &host.to_itself()).unwrap();
         let own = host.handle();
-        let datagram = |to| SendWr::send_to(Inline(b"lost"), to, a.pair.number(), KEY);
+        let told = host.told(&a);
+        let datagram = |handle| SendWr::send_to(Inline(b"lost"), told.destination(handle));
         let refused = a.pair.post_send(&mut [datagram(&own), datagram(&foreign)]).unwrap_err();
         assert_eq!((refused.posted(), refused.refused()), (0, Some(1)), "{refused}");
         assert!(refused.error().to_string().contains("different contexts"), "{refused}");
@@ -76,7 +81,7 @@ fn a_reply_needs_nothing_but_the_datagram() {
         let handle = host.handle();
         b.pair.post_receive(&mut [RecvWr::to(1, b.memory.segment(..1024).unwrap())]).unwrap();
         a.pair.post_receive(&mut [RecvWr::to(2, a.memory.segment(..1024).unwrap())]).unwrap();
-        let to = Destination::new(&handle, b.pair.number(), KEY);
+        let to = host.told(&b).destination(&handle);
         let question = SendWr::send_with_imm_to(Inline(b"question"), to, 0xC0DE);
         a.pair.post_send(&mut [question.signaled()]).unwrap();
         a.sent().outcome().unwrap();
@@ -89,7 +94,8 @@ fn a_reply_needs_nothing_but_the_datagram() {
         let address = Address::reply(&host.domain, &work, header.as_ref(), port).unwrap();
         assert_eq!(address.gid(), host.port.gid.gid);
         let back = AddressHandle::reply(&host.domain, &work, header.as_ref(), port).unwrap();
-        let answer = SendWr::send_to(Inline(b"answer"), &back, arrived.queue_pair, KEY);
+        let back = Destination::new(&back, arrived.queue_pair, KEY);
+        let answer = SendWr::send_to(Inline(b"answer"), back);
         b.pair.post_send(&mut [answer.signaled()]).unwrap();
         b.sent().outcome().unwrap();
         a.received().outcome().unwrap();
@@ -103,7 +109,7 @@ fn a_reply_without_the_header_that_came_is_refused() {
         let (a, b) = (host.datagrams(posting), host.datagrams(posting));
         let handle = host.handle();
         b.pair.post_receive(&mut [RecvWr::to(1, b.memory.segment(..).unwrap())]).unwrap();
-        let datagram = SendWr::send_to(Inline(b"x"), &handle, b.pair.number(), KEY);
+        let datagram = SendWr::send_to(Inline(b"x"), host.told(&b).destination(&handle));
         a.pair.post_send(&mut [datagram.signaled()]).unwrap();
         let completion = b.received();
         let work = completion.outcome().unwrap();
@@ -120,12 +126,13 @@ fn a_datagram_with_another_queue_key_is_not_delivered() {
         let handle = host.handle();
         b.pair.post_receive(&mut [RecvWr::to(1, b.memory.segment(..).unwrap())]).unwrap();
         let number = b.pair.number();
-        let wrong = SendWr::send_to(Inline(b"wrong"), &handle, number, QueueKey(KEY.0 ^ 1));
+        let to = |key| Destination::new(&handle, number, key);
+        let wrong = SendWr::send_to(Inline(b"wrong"), to(QueueKey(KEY.0 ^ 1)));
         a.pair.post_send(&mut [wrong.signaled()]).unwrap();
         // Nobody tells the sender.
         a.sent().outcome().unwrap();
         assert!(within(&b.receives, A_WHILE).is_none());
-        let right = SendWr::send_to(Inline(b"right"), &handle, number, KEY);
+        let right = SendWr::send_to(Inline(b"right"), to(KEY));
         a.pair.post_send(&mut [right.signaled()]).unwrap();
         a.sent().outcome().unwrap();
         b.received().outcome().unwrap();
@@ -150,13 +157,12 @@ fn a_batch_of_mixed_datagrams_arrives_whole() {
         let part = |range: std::ops::Range<usize>| a.memory.segment(range).unwrap();
         // Of one length: the `rxe` of rdma-core 56 takes each for as long as the first in `ibv_wr_set_sge_list`.
         let list = [part(0..16), part(16..32), part(32..48), part(48..64)];
-        let to = Destination::new(&handle, b.pair.number(), KEY);
-        let number = b.pair.number();
+        let to = host.told(&b).destination(&handle);
         let mut batch = [
-            SendWr::send_to(part(0..64), &handle, number, KEY),
-            SendWr::send_to(part(0..64), &handle, number, KEY),
-            SendWr::send_to(Inline(&payload), &handle, number, KEY),
-            SendWr::send_to(&list, &handle, number, KEY),
+            SendWr::send_to(part(0..64), to),
+            SendWr::send_to(part(0..64), to),
+            SendWr::send_to(Inline(&payload), to),
+            SendWr::send_to(&list, to),
             SendWr::send_with_imm_to(part(0..64), to, 4),
             SendWr::send_with_imm_to(Inline(&payload), to, 5).signaled(),
         ];
@@ -181,9 +187,9 @@ fn a_handle_can_be_dropped_as_soon_as_its_datagrams_are_posted() {
         for round in 0..8 {
             b.pair.post_receive(&mut [RecvWr::to(round, b.memory.segment(..).unwrap())]).unwrap();
             let handle = host.handle();
-            let number = b.pair.number();
             let from = a.memory.segment(..64).unwrap();
-            let datagram = SendWr::send_to(from, &handle, number, KEY).id(round).signaled();
+            let to = host.told(&b).destination(&handle);
+            let datagram = SendWr::send_to(from, to).id(round).signaled();
             a.pair.post_send(&mut [datagram]).unwrap();
             drop(handle);
             let others = [host.handle(), host.handle()];
@@ -202,8 +208,11 @@ fn queue_pairs_are_queried_as_they_were_made_ready() {
         let attributes = end.pair.query().unwrap();
         assert_eq!(attributes.state(), ibverbs::QueuePairState::READY_TO_SEND);
         assert_eq!(attributes.queue_key(), KEY);
-        let told = end.pair.datagram_endpoint(&DatagramOptions::new(&host.port, KEY));
+        let told = host.told(&end);
         assert_eq!((told.number, told.gid), (end.pair.number(), host.port.gid.gid));
+        assert_eq!(told.mtu, host.port.attributes.active_mtu());
+        assert_eq!(DatagramInfo::from_bytes(&told.to_bytes()).unwrap(), told);
+        assert_eq!(told.address(&host.port).gid(), host.port.gid.gid);
         let refused = end.memory.window(.., Access::REMOTE_READ).unwrap_err();
         assert!(refused.to_string().contains("windows"), "{refused}");
     });

@@ -59,8 +59,8 @@ fn one_completion_queue_for_both_directions_is_enough() {
         let (a, b) = (make(), make());
         let (to_a, to_b) = (a.endpoint(&host.port), b.endpoint(&host.port));
         let options = ConnectOptions::new(&host.port);
-        let a = a.connect(&to_b, options.clone()).unwrap();
-        let b = b.connect(&to_a, options).unwrap();
+        let a = a.connect(&to_b, &options).unwrap();
+        let b = b.connect(&to_a, &options).unwrap();
         a.post_receive(&mut [RecvWr::new(1)]).unwrap();
         b.post_receive(&mut [RecvWr::new(2), RecvWr::new(3)]).unwrap();
         let mut ended = Vec::new();
@@ -79,7 +79,7 @@ fn queue_pairs_whose_receives_must_have_memory_are_drained_too() {
         let pair = builder.posting(posting).max_receive_segments(2).min_receive_segments(2);
         let pair = pair.create().unwrap();
         let to_itself = pair.endpoint(&host.port);
-        let pair = pair.connect(&to_itself, ConnectOptions::new(&host.port)).unwrap();
+        let pair = pair.connect(&to_itself, &ConnectOptions::new(&host.port)).unwrap();
         let memory = host.region(vec![7; 2], Access::LOCAL_WRITE);
         let parts = [memory.segment(..1).unwrap(), memory.segment(1..).unwrap()];
         pair.post_receive(&mut [RecvWr::to(5, &parts)]).unwrap();

@@ -56,8 +56,8 @@ impl Host {
     ) -> (End<T>, End<T>) {
         let options = ConnectOptions::new(&self.port).access(ALL);
         let (to_a, to_b) = (a.pair.endpoint(&self.port), b.pair.endpoint(&self.port));
-        let a = a.map(|pair| pair.connect(&to_b, options.clone()).unwrap());
-        let b = b.map(|pair| pair.connect(&to_a, options).unwrap());
+        let a = a.map(|pair| pair.connect(&to_b, &options).unwrap());
+        let b = b.map(|pair| pair.connect(&to_a, &options).unwrap());
         (a, b)
     }
 }

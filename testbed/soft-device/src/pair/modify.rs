@@ -1,7 +1,10 @@
 //! `ibv_modify_qp` and `ibv_query_qp`.
 #![expect(unsafe_code, reason = "verbs, called from C")]
 
-use std::ffi::c_int;
+use std::{
+    ffi::c_int,
+    sync::atomic::{AtomicU32, Ordering},
+};
 
 use rdma_sys as c;
 
@@ -31,7 +34,7 @@ pub(crate) unsafe extern "C" fn ibv_modify_qp(
     let outcome = modify(pair, attr, mask);
     if outcome.is_ok() && mask & c::IBV_QP_STATE != 0 {
         // SAFETY: the pair is live, and libibverbs changes this field in this call too.
-        unsafe { (*qp).state = attr.qp_state };
+        unsafe { note_state(qp, attr.qp_state) };
     }
     status(outcome)
 }
@@ -187,16 +190,21 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
     // SAFETY: the caller gives a live pair.
     let answer = query(unsafe { PairRef::of(qp) });
     status(answer.map(|(answer, signals_all)| {
-        // SAFETY: the caller gives a live pair.
-        let raw = unsafe { &mut *qp };
-        raw.state = answer.qp_state;
+        // SAFETY: the caller gives a live pair, and libibverbs changes this field in this call too.
+        unsafe { note_state(qp, answer.qp_state) };
+        // The fields below are constant.
         let initial = c::ibv_qp_init_attr {
-            qp_context: raw.qp_context,
-            send_cq: raw.send_cq,
-            recv_cq: raw.recv_cq,
-            srq: raw.srq,
+            // SAFETY: the caller gives a live pair.
+            qp_context: unsafe { (*qp).qp_context },
+            // SAFETY: as above.
+            send_cq: unsafe { (*qp).send_cq },
+            // SAFETY: as above.
+            recv_cq: unsafe { (*qp).recv_cq },
+            // SAFETY: as above.
+            srq: unsafe { (*qp).srq },
             cap: answer.cap,
-            qp_type: raw.qp_type,
+            // SAFETY: as above.
+            qp_type: unsafe { (*qp).qp_type },
             sq_sig_all: c_int::from(signals_all),
         };
         // SAFETY: the caller gives a place for the attributes.
@@ -204,6 +212,19 @@ pub(crate) unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the caller gives a place for the initial attributes.
         unsafe { init.write(initial) };
     }))
+}
+
+/// Writes the state into the C object, as libibverbs does. Several threads may at a time.
+///
+/// # Safety
+///
+/// The queue pair is live.
+unsafe fn note_state(qp: *mut c::ibv_qp, state: c::ibv_qp_state) {
+    // SAFETY: as the caller promises.
+    let field = unsafe { &raw mut (*qp).state };
+    // SAFETY: as above; the field is aligned, and everybody writes it in this way.
+    let field = unsafe { AtomicU32::from_ptr(field) };
+    field.store(state, Ordering::Relaxed);
 }
 
 fn query(named: PairRef) -> Outcome<(c::ibv_qp_attr, bool)> {

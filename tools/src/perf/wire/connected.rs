@@ -23,7 +23,7 @@ fn meet<'a, T: Wire<Peer<'a> = ()> + Connected>(
     pair: QueuePair<'a, T, Reset>,
     told: &[u8],
 ) -> Result<Lane<'a, T>, AnyError> {
-    let pair = pair.connect(&QpInfo::from_bytes(told)?, connection(setup))?;
+    let pair = pair.connect(&QpInfo::from_bytes(told)?, &connection(setup))?;
     Ok(Lane { pair, peer: () })
 }
 

@@ -1,9 +1,9 @@
 //! Unreliable datagrams.
 
-use efa::EndpointInfo;
 use example_support::AnyError;
 use ibverbs::{
-    Address, AddressHandle, DatagramOptions, QueuePair, RemoteSegment, RoutingHeader, SendWr, Ud,
+    AddressHandle, DatagramInfo, DatagramOptions, QueuePair, RemoteSegment, RoutingHeader, SendWr,
+    Ud,
 };
 
 use super::{Lane, Local, QUEUE_KEY, Setup, Wire, impossible, sized};
@@ -12,7 +12,7 @@ use crate::perf::plan::Operation;
 /// Where a peer's datagrams go.
 pub(crate) struct Peer<'a> {
     handle: AddressHandle<'a>,
-    endpoint: EndpointInfo,
+    info: DatagramInfo,
 }
 
 impl Wire for Ud {
@@ -25,9 +25,8 @@ impl Wire for Ud {
         let builder = setup.domain.queue_pair::<Self>(setup.sends, setup.receives);
         let options = DatagramOptions::new(setup.port, QUEUE_KEY);
         let pair = sized(builder, setup).create()?.activate(&options)?;
-        let mut told = EndpointInfo::new(&pair, setup.port, QUEUE_KEY).to_bytes().to_vec();
-        told.extend(setup.port.attributes.lid().to_be_bytes());
-        Ok((pair, told))
+        let told = pair.datagram_endpoint(&options).to_bytes();
+        Ok((pair, told.to_vec()))
     }
 
     fn meet<'a>(
@@ -35,15 +34,13 @@ impl Wire for Ud {
         pair: Self::Unmet<'a>,
         told: &[u8],
     ) -> Result<Lane<'a, Self>, AnyError> {
-        let Some((endpoint, lid)) = told.split_last_chunk::<2>() else {
-            return Err("the other rank told nothing of its queue pair".into());
-        };
-        let endpoint = EndpointInfo::from_bytes(endpoint)?;
-        let address = Address::new(setup.port, endpoint.gid, u16::from_be_bytes(*lid))
+        let info = DatagramInfo::from_bytes(told)?;
+        let address = info
+            .address(setup.port)
             .service_level(setup.plan.service_level)
             .traffic_class(setup.plan.traffic_class);
         let handle = AddressHandle::create(setup.domain, &address)?;
-        Ok(Lane { pair, peer: Peer { handle, endpoint } })
+        Ok(Lane { pair, peer: Peer { handle, info } })
     }
 
     fn request<'m>(
@@ -52,10 +49,9 @@ impl Wire for Ud {
         _: &RemoteSegment,
         peer: &'m Self::Peer<'_>,
     ) -> Result<SendWr<'m, Self>, AnyError> {
-        let EndpointInfo { number, queue_key, .. } = peer.endpoint;
         match (operation, local) {
             (Operation::Send, Local::From(from)) => {
-                Ok(SendWr::send_to(from, &peer.handle, number, queue_key))
+                Ok(SendWr::send_to(from, peer.info.destination(&peer.handle)))
             }
             _ => Err(impossible("unreliable datagram")),
         }

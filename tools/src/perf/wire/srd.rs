@@ -57,11 +57,7 @@ impl Wire for Srd {
             (Operation::WriteWithImmediate, Local::From(from)) => {
                 Ok(SendWr::write_with_imm_to(from, remote, to, 0))
             }
-            (Operation::Send, Local::From(from)) => {
-                let (address, endpoint) = (peer.address_handle(), peer.endpoint());
-                let (number, key) = (endpoint.number, endpoint.queue_key);
-                Ok(SendWr::send_to(from, address, number, key))
-            }
+            (Operation::Send, Local::From(from)) => Ok(SendWr::send_to(from, to)),
             (Operation::Read, Local::Into(into)) => Ok(SendWr::read_from(into, remote, to)),
             _ => Err(impossible("SRD")),
         }

@@ -1,0 +1,9 @@
+//! EFA has no connections.
+use efa::{Srd, ibverbs::{CompletionQueue, ProtectionDomain, Rc}};
+
+pub fn make<'a>(domain: &'a ProtectionDomain<'a>, queue: &'a CompletionQueue<'a>) {
+    let _: Option<(Rc, Srd)> = None;
+    drop(efa::queue_pair::<Srd>(domain, queue, queue));
+}
+
+fn main() {}

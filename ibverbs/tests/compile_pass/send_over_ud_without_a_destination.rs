@@ -1,0 +1,9 @@
+//! Each datagram names its destination.
+use ibverbs::{Destination, RemoteSegment, Segment, SendWr, Ud};
+
+pub fn request<'a>(part: Segment<'a>, memory: &RemoteSegment, to: Destination<'a>) {
+    let _ = (part, memory, to);
+    drop(SendWr::<Ud>::send_to(part, to));
+}
+
+fn main() {}
