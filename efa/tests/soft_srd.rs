@@ -78,8 +78,7 @@ fn a_poller_asks_nothing_that_the_library_has_no_entry_for() {
         let peer = EndpointInfo::new(&pair, &port, KEY).peer(&domain, &port).unwrap();
         let memory = MemoryRegion::register(&domain, pattern(1, 64), ALL).unwrap();
         pair.post_receive(&mut [RecvWr::to(1, memory.segment(..32).unwrap())]).unwrap();
-        let (to, number) = (peer.address_handle(), pair.number());
-        let send = SendWr::send_to(memory.segment(32..).unwrap(), to, number, KEY);
+        let send = SendWr::send_to(memory.segment(32..).unwrap(), peer.destination());
         pair.post_send(&mut [send.id(2)]).unwrap();
         let mut poller = Poller::of(&queue).unwrap();
         let mut ended = Vec::new();
