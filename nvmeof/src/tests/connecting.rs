@@ -5,10 +5,15 @@ use std::time::{Duration, Instant};
 use super::{connect, options};
 use crate::{
     Controller, Error, Nqn, Options, Secret,
-    fake::{FakeTarget, namespace},
+    fake::{FakeTarget, namespace, subsystem},
     wire::{
-        block_format::ProtectionType, event::AsynchronousEvent, identify::SglSupport,
-        identify_namespace::NamespaceName, log_page::ChangedNamespaces, property::Configuration,
+        block_format::ProtectionType,
+        discovery::tests::entry,
+        event::AsynchronousEvent,
+        identify::SglSupport,
+        identify_namespace::NamespaceName,
+        log_page::ChangedNamespaces,
+        property::{CommandSets, Configuration},
     },
 };
 
@@ -106,6 +111,34 @@ fn a_controller_is_shut_down_as_it_was_enabled() {
         connect(&target, options()).unwrap().close();
         let enabled = Configuration::enabled(4096 << shift);
         assert_eq!(target.lock().configurations, [enabled, enabled.normal_shutdown()]);
+    }
+}
+
+#[test]
+fn the_command_sets_that_a_controller_offers_are_selected_until_it_is_shut_down() {
+    let (nvm, sets, none) = (1 << 37, 1 << 43, 1 << 44);
+    let selected = |offered: u64, subsystem| {
+        let target = FakeTarget::new(16);
+        target.lock().discovery.push(entry());
+        target.lock().capabilities = 127 | 15 << 24 | offered;
+        Controller::connect_over(target.transport(), subsystem, options()).map(|controller| {
+            controller.close();
+            let told = target.lock().configurations.clone();
+            assert!(told.len() == 2 && told[1] == told[0].normal_shutdown(), "{told:?}");
+            told[0].command_sets()
+        })
+    };
+    for (offered, expected) in
+        [(nvm, CommandSets::NVM), (nvm | sets, CommandSets::ALL), (sets, CommandSets::ALL)]
+    {
+        assert_eq!(selected(offered, subsystem()).unwrap(), expected);
+        assert_eq!(selected(offered, Nqn::discovery()).unwrap(), expected);
+    }
+    assert_eq!(selected(none, Nqn::discovery()).unwrap(), CommandSets::NONE);
+    assert_eq!(selected(0, Nqn::discovery()).unwrap(), CommandSets::NVM);
+    for offered in [none, 0] {
+        let refused = selected(offered, subsystem()).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
     }
 }
 
