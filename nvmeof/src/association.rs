@@ -46,7 +46,7 @@ pub(crate) struct Limits {
     pub(crate) max_transfer: u32,
     /// Bytes of data that fit into a command capsule.
     pub(crate) in_capsule_bytes: usize,
-    /// Entries of each I/O queue.
+    /// Entries of each I/O queue; those of a queue that is connected are its channel's.
     pub(crate) queue_entries: u16,
     /// What the controller was enabled with.
     pub(crate) configuration: Configuration,

@@ -85,7 +85,7 @@ enum Slot {
 impl Engine {
     /// The queue with this index, with room for twice as many requests as commands.
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
-        let limits = shared.limits();
+        let limits = shared.limits_of(index);
         let places = usize::from(limits.queue_entries.max(8)) * 2;
         Self {
             number: u16::try_from(index + 1).unwrap_or(u16::MAX),

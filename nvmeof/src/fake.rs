@@ -24,7 +24,7 @@ pub(crate) use pages::namespace;
 use crate::{
     Buffer, Nqn, Result, Status, StatusType,
     auth::verifier::Verifier,
-    rdma::transport_error,
+    rdma::{agreed_entries, transport_error},
     transport::{Channel, ChannelParameters, Response, Transport},
     wire::{
         Command, Completion, Descriptor,
@@ -42,6 +42,7 @@ use crate::{
         identify_nvm::IdentifyNvm,
         nvm::{self, BlockCommand, BlockFlags, Range},
         property::{CommandSets, Configuration, Property, Version},
+        rdma::ConnectionAccept,
     },
 };
 
@@ -86,6 +87,8 @@ pub(crate) struct Target {
     /// CSTS after it was enabled.
     pub(crate) status: u32,
     pub(crate) queues: u16,
+    /// Commands that an I/O queue takes at once; as many as are asked for if nothing is said.
+    pub(crate) receives: Option<u16>,
     pub(crate) storage: Vec<u8>,
     pub(crate) misbehaviours: VecDeque<Misbehaviour>,
     pub(crate) verifier: Option<Verifier>,
@@ -133,6 +136,7 @@ impl FakeTarget {
             configurations: Vec::new(),
             status: 1,
             queues: 8,
+            receives: None,
             storage: vec![0; usize::try_from(blocks).unwrap() * 512],
             misbehaviours: VecDeque::new(),
             verifier: None,
@@ -207,10 +211,13 @@ impl Transport for FakeTarget {
         if target.is_away {
             return Err(lost(parameters.queue));
         }
+        let receives = target.receives.unwrap_or(parameters.entries);
+        let controller_receives = if parameters.queue == 0 { 32 } else { receives };
+        let accept = ConnectionAccept { controller_receives };
         let link = Arc::new(Link {
             queue: parameters.queue,
             controller_id: parameters.controller_id,
-            entries: parameters.entries,
+            entries: agreed_entries(&accept.to_bytes(), parameters)?,
             state: Mutex::default(),
             arrived: Condvar::new(),
         });

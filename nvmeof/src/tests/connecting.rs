@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{connect, options};
 use crate::{
-    Controller, Error, Nqn, Options, Secret,
+    Buffer, Controller, Error, Nqn, Options, Request, Secret,
     fake::{FakeTarget, namespace, subsystem},
     wire::{
         block_format::ProtectionType,
@@ -56,7 +56,43 @@ fn queues_are_no_deeper_than_the_target_says() {
     let target = FakeTarget::new(16);
     target.lock().identify.max_outstanding_commands = 10;
     let controller = connect(&target, options().queue_entries(100)).unwrap();
-    assert_eq!(controller.take_queue::<crate::Buffer>().unwrap().depth(), 9);
+    assert_eq!(controller.take_queue::<Buffer>().unwrap().depth(), 9);
+}
+
+#[test]
+fn queues_are_no_deeper_than_the_target_has_receives() {
+    let target = FakeTarget::new(1024);
+    target.lock().receives = Some(5);
+    let controller = connect(&target, options().queue_entries(100)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let mut queue = controller.take_queue().unwrap();
+    assert_eq!(queue.depth(), 5);
+    // Five commands fill the queue; the sixth waits until one has ended.
+    target.lock().batch = 5;
+    for block in 0..10 {
+        let buffer = controller.allocate(512).unwrap();
+        queue.submit(Request::read(&namespace, block, buffer)).unwrap();
+    }
+    for _ in 0..10 {
+        queue.wait(Duration::from_secs(10)).unwrap().result.unwrap();
+    }
+    assert_eq!(target.lock().most_in_flight, 5);
+    drop(queue);
+
+    // The next connection may have more, and may have less.
+    target.lock().batch = 0;
+    for receives in [Some(1), None, Some(64)] {
+        target.lock().receives = receives;
+        target.cut();
+        while namespace.flush().is_err() {}
+        let buffer = controller.allocate(1024 * 512).unwrap();
+        namespace.read(0, &buffer).unwrap();
+        let depth = usize::from(receives.unwrap_or(99));
+        assert_eq!(controller.take_queue::<Buffer>().unwrap().depth(), depth);
+    }
+
+    target.lock().receives = Some(0);
+    assert!(matches!(connect(&target, options()), Err(Error::Malformed { .. })));
 }
 
 #[test]
