@@ -115,8 +115,9 @@ impl<B> Request<B> {
         Self::new(namespace, Kind::Flush, 0, 0)
     }
 
-    /// Tells the target that these ranges, 1 to 256, are not needed any more. Registers memory
-    /// for them when it is submitted.
+    /// Tells the target that these ranges, 1 to 256, are not needed any more. Registers a page of
+    /// memory when it is submitted; becomes several commands one after the other if the controller
+    /// takes fewer ranges or blocks in one.
     pub fn deallocate(namespace: &Namespace, ranges: &[Range]) -> Self {
         Self { ranges: ranges.to_vec(), ..Self::new(namespace, Kind::Deallocate, 0, 0) }
     }

@@ -450,7 +450,8 @@ impl Namespace {
         self.inner.run(operation, None, None)
     }
 
-    /// Makes `blocks` blocks from `first_block` on read as zeros, without sending any.
+    /// Makes `blocks` blocks from `first_block` on read as zeros, without sending any; in several commands
+    /// at once if the controller takes fewer in one.
     ///
     /// # Errors
     ///
@@ -463,7 +464,8 @@ impl Namespace {
     }
 
     /// Tells the target that the content of these ranges, 1 to 256, is not needed any more. What
-    /// they read as afterwards is the target's choice.
+    /// they read as afterwards is the target's choice. Registers a page of memory; sends several
+    /// commands one after the other if the controller takes fewer ranges or blocks in one.
     ///
     /// # Errors
     ///
