@@ -15,6 +15,7 @@ use crate::{
         fabrics::{self, ConnectData},
         features::{EventConfiguration, Feature, HostBehavior, QueueCounts, set_feature},
         identify::IdentifyController,
+        identify_nvm::IdentifyNvm,
         property::{Capabilities, Configuration, ControllerStatus, Property, Version},
     },
 };
@@ -45,10 +46,14 @@ pub(crate) struct Limits {
     pub(crate) max_transfer: u32,
     /// Bytes of data that fit into a command capsule.
     pub(crate) in_capsule_bytes: usize,
-    /// Entries of each I/O queue.
+    /// Entries of each I/O queue; those of a queue that is connected are its channel's.
     pub(crate) queue_entries: u16,
-    /// Bytes of the memory pages that the controller was enabled with.
-    pub(crate) page_size: u64,
+    /// What the controller was enabled with.
+    pub(crate) configuration: Configuration,
+    /// What commands that move no blocks are limited to.
+    pub(crate) nvm: IdentifyNvm,
+    /// The most bytes of one Write Zeroes.
+    pub(crate) max_write_zeroes: Option<u64>,
     /// Whether addresses and lengths have to be multiples of four.
     pub(crate) dword_aligned: bool,
     /// The three delays that a status can ask for before a retry.
@@ -80,13 +85,16 @@ pub(crate) fn establish(
     let capabilities = Capabilities(get(&mut admin, Property::CAPABILITIES)?);
     let version = Version(low_half(get(&mut admin, Property::VERSION)?));
     let is_discovery = identity.subsystem.is_discovery();
-    if !is_discovery && !capabilities.has_nvm_command_set() {
+    // What a controller has beside the NVM command set, or in its place, is told by each namespace.
+    if !is_discovery && !capabilities.has_nvm_command_set() && !capabilities.has_io_command_sets() {
         return Err(Error::Unsupported {
             what: "this controller",
             reason: "it does not have the NVM command set",
         });
     }
-    enable(&mut admin, capabilities)?;
+    let configuration =
+        Configuration::enabled(capabilities.min_page_size()).select(capabilities.command_sets());
+    enable(&mut admin, configuration, capabilities.timeout())?;
 
     let page = session::fetch(
         transport,
@@ -103,23 +111,30 @@ pub(crate) fn establish(
                      RDMA",
         });
     }
-    let limits = limits(controller_id, version, capabilities, &identify, options);
+    // 2 and 3: discovery and administrative controllers have no I/O queues.
+    let has_io = !is_discovery && matches!(identify.controller_type, 0 | 1);
+    let nvm = if has_io { command_limits(transport, &mut admin)? } else { IdentifyNvm::UNLIMITED };
+    let joined = Joined { controller_id, version, capabilities, configuration };
+    let limits = limits(&joined, &identify, nvm, options);
     allow_retry_delays(transport, &mut admin, &identify)?;
     start_signs_of_life(&mut admin, &identify, options.keep_alive)?;
 
-    let channels = match identify.controller_type {
-        // 2 and 3: discovery and administrative controllers have no I/O queues.
-        0 | 1 if !is_discovery => open_queues(transport, identity, options, &mut admin, &limits)?,
-        _ => Vec::new(),
+    let channels = if has_io {
+        open_queues(transport, identity, options, &mut admin, &limits)?
+    } else {
+        Vec::new()
     };
     Ok(Association { admin, channels, limits, identify })
 }
 
-/// Tells the controller that it is not needed any more, and waits for it a while. It was enabled with pages of
-/// `page_size` bytes, which must not change while it is.
-pub(crate) fn shut_down(admin: &mut SyncQueue, page_size: u64, wait: Duration) -> Result<()> {
-    let configuration = Configuration::enabled(page_size).normal_shutdown();
-    set(admin, Property::CONFIGURATION, u64::from(configuration.0))?;
+/// Tells the controller that it is not needed any more, and waits for it a while. What it was enabled with must not
+/// change while it is.
+pub(crate) fn shut_down(
+    admin: &mut SyncQueue,
+    enabled: Configuration,
+    wait: Duration,
+) -> Result<()> {
+    set(admin, Property::CONFIGURATION, u64::from(enabled.normal_shutdown().0))?;
     let deadline = Instant::now() + wait;
     while Instant::now() < deadline {
         let status = ControllerStatus(low_half(get(admin, Property::STATUS)?));
@@ -131,10 +146,9 @@ pub(crate) fn shut_down(admin: &mut SyncQueue, page_size: u64, wait: Duration) -
     Ok(())
 }
 
-fn enable(admin: &mut SyncQueue, capabilities: Capabilities) -> Result<()> {
+fn enable(admin: &mut SyncQueue, configuration: Configuration, timeout: Duration) -> Result<()> {
     // Targets that say zero mean "at once", which a busy machine need not keep.
-    let patience = capabilities.timeout().max(Duration::from_secs(1));
-    let configuration = Configuration::enabled(capabilities.min_page_size());
+    let patience = timeout.max(Duration::from_secs(1));
     set(admin, Property::CONFIGURATION, u64::from(configuration.0))?;
     let deadline = Instant::now() + patience;
     loop {
@@ -154,13 +168,35 @@ fn enable(admin: &mut SyncQueue, capabilities: Capabilities) -> Result<()> {
     }
 }
 
-fn limits(
+/// What the limits of commands that move no blocks are. Controllers need not have any, or need not know the structure.
+fn command_limits(transport: &dyn Transport, admin: &mut SyncQueue) -> Result<IdentifyNvm> {
+    let operation = "identify controller of the NVM command set";
+    let command = admin::identify(IdentifyStructure::CONTROLLER_COMMAND_SET, 0);
+    match session::fetch(transport, admin, operation, command, IDENTIFY_BYTES) {
+        Ok(page) => IdentifyNvm::parse(&page),
+        Err(Error::Command { status, .. }) => {
+            log::debug!("the controller tells no limits of the NVM command set: {status}");
+            Ok(IdentifyNvm::UNLIMITED)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// What is known of a controller before it is asked what it is.
+struct Joined {
     controller_id: u16,
     version: Version,
     capabilities: Capabilities,
+    configuration: Configuration,
+}
+
+fn limits(
+    joined: &Joined,
     identify: &IdentifyController,
+    nvm: IdentifyNvm,
     options: &Options,
 ) -> Limits {
+    let Joined { controller_id, version, capabilities, configuration } = *joined;
     let max_transfer = identify
         .max_transfer_bytes(capabilities.min_page_size())
         .map_or(u32::MAX, |bytes| u32::try_from(bytes).unwrap_or(u32::MAX))
@@ -181,7 +217,9 @@ fn limits(
         max_transfer,
         in_capsule_bytes: usize::try_from(in_capsule_bytes).unwrap_or(0),
         queue_entries: options.queue_entries.min(most_entries).min(outstanding).max(2),
-        page_size: capabilities.min_page_size(),
+        configuration,
+        nvm,
+        max_write_zeroes: nvm.max_write_zeroes_bytes(capabilities.min_page_size()),
         dword_aligned: identify.sgl_support.needs_dword_alignment(),
         // Up to hours can be asked for; a request that may be sent again is, within its own time.
         retry_delays: identify.retry_delays.map(|units| {

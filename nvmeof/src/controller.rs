@@ -15,6 +15,7 @@ use crate::{
     error::Whole,
     namespace::Opened,
     pool::{Pool, no_queues},
+    ranges::Deallocation,
     rdma::{DATA_ACCESS, Rdma, transport_error},
     request::Operation,
     session::{self, Identity},
@@ -26,6 +27,7 @@ use crate::{
         event::AsynchronousEvent,
         identify::IdentifyController,
         identify_namespace::parse_active_namespaces,
+        identify_nvm::IdentifyNvm,
         log_page::{CHANGED_NAMESPACES_BYTES, ChangedNamespaces},
         property::Version,
     },
@@ -123,6 +125,13 @@ impl Controller {
         self.inner.shared.identify()
     }
 
+    /// What the controller says about the limits of its NVM command set, as of the latest connection: requests are cut
+    /// at them. [`IdentifyNvm::UNLIMITED`] from one that has nothing to say of that.
+    #[must_use]
+    pub fn identify_nvm(&self) -> IdentifyNvm {
+        self.inner.shared.limits().nvm
+    }
+
     /// The version of the specification that the controller follows.
     #[must_use]
     pub fn version(&self) -> Version {
@@ -139,6 +148,13 @@ impl Controller {
     #[must_use]
     pub fn max_transfer(&self) -> u32 {
         self.inner.shared.limits().max_transfer
+    }
+
+    /// The most bytes that one command writes zeros to, if the controller has a limit beside the 65,536 blocks of
+    /// every command; longer requests become several.
+    #[must_use]
+    pub fn max_write_zeroes(&self) -> Option<u64> {
+        self.inner.shared.limits().max_write_zeroes
     }
 
     /// Bytes of a write that fit into its command; 0 if the target takes none there.
@@ -313,7 +329,7 @@ impl Inner {
         &self,
         operation: Operation,
         memory: Option<&dyn Memory>,
-        own: Option<Buffer>,
+        own: Option<Deallocation>,
     ) -> Result<()> {
         self.pool.run(operation, memory, own)
     }
@@ -414,9 +430,9 @@ fn keep(shared: &Shared) {
         }
     }
     shared.end();
-    let page_size = shared.limits().page_size;
+    let enabled = shared.limits().configuration;
     if let Some(mut admin) = shared.admin().take()
-        && let Err(error) = association::shut_down(&mut admin, page_size, SHUTDOWN)
+        && let Err(error) = association::shut_down(&mut admin, enabled, SHUTDOWN)
     {
         log::debug!("the controller was not shut down: {}", Whole(&error));
     }

@@ -20,10 +20,12 @@ use crate::{
     Buffer, CommandSet, Error, Memory, Result, Status,
     association::Limits,
     queue::CommandTable,
+    ranges::{Deallocation, Ranges},
     request::{Kind, Operation, Part, Progress},
     shared::{Connected, Liveness, Shared, Taken},
     sync_queue::check,
     transport::{Channel, Response, Waiter},
+    wire::nvm::Range,
 };
 
 /// A command is late after this many ticks.
@@ -75,7 +77,7 @@ struct Tag {
 #[derive(Debug)]
 enum Slot {
     Free,
-    /// With the data of a request that brings its own.
+    /// With the memory of a request that brings its own.
     Active(Progress, Option<Buffer>),
     Finished(Result<()>),
 }
@@ -83,7 +85,7 @@ enum Slot {
 impl Engine {
     /// The queue with this index, with room for twice as many requests as commands.
     pub(crate) fn new(shared: Arc<Shared>, index: usize) -> Self {
-        let limits = shared.limits();
+        let limits = shared.limits_of(index);
         let places = usize::from(limits.queue_entries.max(8)) * 2;
         Self {
             number: u16::try_from(index + 1).unwrap_or(u16::MAX),
@@ -144,13 +146,13 @@ impl Engine {
 
     /// Takes a request and gives its slot. Its command leaves with the next poll.
     ///
-    /// `memory` is looked at only for data that travels in the capsule; `own` is data that the
-    /// request brings along.
+    /// `memory` is looked at only for data that travels in the capsule; `own` is what a request
+    /// that deallocates brings along.
     pub(crate) fn submit(
         &mut self,
         operation: Operation,
         memory: Option<&dyn Memory>,
-        own: Option<Buffer>,
+        own: Option<Deallocation>,
     ) -> Result<usize> {
         self.follow();
         match self.shared.liveness() {
@@ -165,10 +167,13 @@ impl Engine {
             return Err(Error::QueueFull { places: self.slots.len() });
         };
         // The user's own code copies the data; if it panics, the place is not taken yet.
-        let memory = own.as_ref().map(|own| -> &dyn Memory { own }).or(memory);
         let in_capsule = memory.and_then(|memory| self.stage(&operation, memory));
         self.free.pop();
-        let mut progress = Progress::new(operation, self.shared.options.retries);
+        let (ranges, own) = match own {
+            Some(Deallocation { ranges, memory }) => (ranges, Some(memory)),
+            None => (Ranges::default(), None),
+        };
+        let mut progress = Progress::new(operation, ranges, self.shared.options.retries);
         let first = in_capsule.and_then(|bytes| Some((progress.next_part(&self.limits)?, bytes)));
         self.slots[slot] = Slot::Active(progress, own);
         match first {
@@ -304,6 +309,9 @@ impl Engine {
         let operation = progress.operation.kind.name();
         if status.is_success() {
             progress.succeeded();
+            if progress.operation.kind == Kind::Deallocate && progress.has_more() {
+                self.ready.push_back(tag.slot);
+            }
         } else if tag.is_aborted && status.is_same_code(Status::ABORTED_BY_REQUEST) {
             let after = self.shared.options.command_timeout;
             progress.failed(Error::TimedOut { operation, after });
@@ -339,6 +347,13 @@ impl Engine {
 
     /// Sends one part, with its first bytes of the staging area in the capsule if there are any.
     fn send(&mut self, slot: usize, part: Part, operation: &Operation, in_capsule: usize) {
+        let in_capsule = match operation.kind {
+            Kind::Deallocate => match self.place_ranges(slot, part) {
+                Ok(bytes) => bytes,
+                Err(error) => return self.fail_part(slot, error),
+            },
+            _ => in_capsule,
+        };
         let tag = Tag { slot, part, tick: self.tick, is_aborted: false };
         let (Some((place, id)), Some(channel)) = (self.table.start(tag), &mut self.channel) else {
             return;
@@ -370,6 +385,35 @@ impl Engine {
             && operation.is_single(&self.limits);
         let leaves = self.channel.is_some() && self.ready.is_empty() && self.table.has_credit();
         (fits && leaves && memory.copy_to(0, &mut self.staging[..bytes])).then_some(bytes)
+    }
+
+    /// Puts the ranges of a part where its command has them: into the staging area, from which they travel in the
+    /// capsule, or else into the memory of the request, which no other command in flight uses. Gives how many bytes are
+    /// for the capsule.
+    fn place_ranges(&mut self, slot: usize, part: Part) -> Result<usize> {
+        let Some(Slot::Active(progress, Some(own))) = self.slots.get(slot) else {
+            return Err(Error::Closed);
+        };
+        let bytes = usize::from(part.ranges) * Range::BYTES;
+        let ranges = progress.ranges_of(part, &self.limits);
+        if bytes <= self.staging.len().min(self.limits.in_capsule_bytes) {
+            for (place, range) in self.staging.chunks_exact_mut(Range::BYTES).zip(ranges) {
+                place.copy_from_slice(&range.to_bytes());
+            }
+            return Ok(bytes);
+        }
+        for (index, range) in ranges.enumerate() {
+            own.write_at(index * Range::BYTES, &range.to_bytes())?;
+        }
+        Ok(0)
+    }
+
+    /// A part that was not sent fails, and its request with it.
+    fn fail_part(&mut self, slot: usize, error: Error) {
+        if let Some(Slot::Active(progress, _)) = self.slots.get_mut(slot) {
+            progress.failed(error);
+        }
+        self.settle(slot);
     }
 
     /// Ends a request if nothing of it is left.

@@ -24,7 +24,7 @@ pub(crate) use pages::namespace;
 use crate::{
     Buffer, Nqn, Result, Status, StatusType,
     auth::verifier::Verifier,
-    rdma::transport_error,
+    rdma::{agreed_entries, transport_error},
     transport::{Channel, ChannelParameters, Response, Transport},
     wire::{
         Command, Completion, Descriptor,
@@ -39,8 +39,10 @@ use crate::{
         identify_namespace::{
             IdentifyNamespace, NamespaceName, active_namespaces_to_bytes, namespace_names_to_bytes,
         },
+        identify_nvm::IdentifyNvm,
         nvm::{self, BlockCommand, BlockFlags, Range},
-        property::{Configuration, Property, Version},
+        property::{CommandSets, Configuration, Property, Version},
+        rdma::ConnectionAccept,
     },
 };
 
@@ -74,13 +76,19 @@ pub(crate) enum Misbehaviour {
 #[derive(Debug)]
 pub(crate) struct Target {
     pub(crate) identify: IdentifyController,
+    /// Limits of commands that move no blocks; nothing for a controller that does not know the structure.
+    pub(crate) nvm: Option<IdentifyNvm>,
     pub(crate) namespace: IdentifyNamespace,
+    /// Names of the namespace.
+    pub(crate) names: Vec<NamespaceName>,
     pub(crate) capabilities: u64,
     /// What was written to CC.
     pub(crate) configurations: Vec<Configuration>,
     /// CSTS after it was enabled.
     pub(crate) status: u32,
     pub(crate) queues: u16,
+    /// Commands that an I/O queue takes at once; as many as are asked for if nothing is said.
+    pub(crate) receives: Option<u16>,
     pub(crate) storage: Vec<u8>,
     pub(crate) misbehaviours: VecDeque<Misbehaviour>,
     pub(crate) verifier: Option<Verifier>,
@@ -120,12 +128,15 @@ impl FakeTarget {
     pub(crate) fn new(blocks: u64) -> Self {
         Self(Arc::new(Mutex::new(Target {
             identify: identify(),
+            nvm: None,
             namespace: namespace(blocks, 9, 0, ProtectionType::NONE),
+            names: vec![NamespaceName::Uuid([7; 16])],
             // 128 entries, 7.5 seconds, NVM command set.
             capabilities: 127 | 1 << 16 | 15 << 24 | 1 << 37,
             configurations: Vec::new(),
             status: 1,
             queues: 8,
+            receives: None,
             storage: vec![0; usize::try_from(blocks).unwrap() * 512],
             misbehaviours: VecDeque::new(),
             verifier: None,
@@ -200,10 +211,13 @@ impl Transport for FakeTarget {
         if target.is_away {
             return Err(lost(parameters.queue));
         }
+        let receives = target.receives.unwrap_or(parameters.entries);
+        let controller_receives = if parameters.queue == 0 { 32 } else { receives };
+        let accept = ConnectionAccept { controller_receives };
         let link = Arc::new(Link {
             queue: parameters.queue,
             controller_id: parameters.controller_id,
-            entries: parameters.entries,
+            entries: agreed_entries(&accept.to_bytes(), parameters)?,
             state: Mutex::default(),
             arrived: Condvar::new(),
         });
@@ -340,6 +354,10 @@ impl Target {
                 if self.storage[range] == bytes { Ok(()) } else { Err(Status::COMPARE_FAILURE) }
             }
             Opcode::WRITE_ZEROES => {
+                let most = self.nvm.and_then(|nvm| nvm.max_write_zeroes_bytes(4096));
+                if most.is_some_and(|most| u64::try_from(length).unwrap() > most) {
+                    return Err(Status::INVALID_FIELD.do_not_retry());
+                }
                 let range = in_range(self)?;
                 self.storage[range].fill(0);
                 Ok(())
@@ -347,8 +365,12 @@ impl Target {
             Opcode::DATASET_MANAGEMENT => {
                 let count = nvm::range_count(command);
                 let bytes = self.get(link, command, data, count * Range::BYTES)?;
-                for range in bytes.chunks_exact(Range::BYTES) {
-                    let range = Range::parse(range).unwrap();
+                let ranges: Vec<Range> = bytes
+                    .chunks_exact(Range::BYTES)
+                    .map(|range| Range::parse(range).unwrap())
+                    .collect();
+                self.check_ranges(&ranges)?;
+                for range in ranges {
                     let first = usize::try_from(range.first_block).unwrap() * block_bytes;
                     let length = usize::try_from(range.blocks).unwrap() * block_bytes;
                     self.storage[first..first + length].fill(0);
@@ -357,6 +379,19 @@ impl Target {
             }
             _ => Err(Status::new(StatusType::GENERIC, 0x01).do_not_retry()),
         }
+    }
+
+    /// Whether ranges are within the limits of one command.
+    fn check_ranges(&self, ranges: &[Range]) -> std::result::Result<(), Status> {
+        let Some(nvm) = self.nvm else { return Ok(()) };
+        let blocks: u64 = ranges.iter().map(|range| u64::from(range.blocks)).sum();
+        let longest = ranges.iter().map(|range| range.blocks).max().unwrap();
+        let is_within = ranges.len() <= nvm.max_deallocate_ranges()
+            && longest <= nvm.max_deallocate_range_blocks()
+            && blocks <= nvm.max_deallocate_blocks();
+        // Command Size Limit Exceeded.
+        let error = Status::new(StatusType::COMMAND_SPECIFIC, 0x83).do_not_retry();
+        is_within.then_some(()).ok_or(error)
     }
 
     /// What the controller finds when it makes or checks protection information of some blocks.
@@ -480,8 +515,12 @@ impl Target {
                     page(self, active_namespaces_to_bytes(list))
                 }
                 IdentifyStructure::NAMESPACE_DESCRIPTORS => {
-                    page(self, namespace_names_to_bytes(&[NamespaceName::Uuid([7; 16])]))
+                    page(self, namespace_names_to_bytes(&self.names))
                 }
+                IdentifyStructure::CONTROLLER_COMMAND_SET => match self.nvm {
+                    Some(nvm) => page(self, nvm.to_bytes()),
+                    None => Err(Status::INVALID_FIELD.do_not_retry()),
+                },
                 _ => Err(Status::INVALID_NAMESPACE.do_not_retry()),
             },
             Opcode::SET_FEATURES => {
@@ -595,6 +634,18 @@ impl Target {
             FabricsType::PROPERTY_SET => {
                 let (_, value) = fabrics::property_of(command).unwrap();
                 let configuration = Configuration(u32::try_from(value).unwrap());
+                let offered = match configuration.command_sets() {
+                    // Discovery controllers of old had nothing to offer, and took this.
+                    CommandSets::NVM => {
+                        self.capabilities & (0xff << 37) == 0 || self.capabilities & 1 << 37 != 0
+                    }
+                    CommandSets::ALL => self.capabilities & 1 << 43 != 0,
+                    CommandSets::NONE => self.capabilities & 1 << 44 != 0,
+                    _ => false,
+                };
+                if !offered {
+                    return Err(Status::INVALID_FIELD.do_not_retry());
+                }
                 link.state.lock().unwrap().is_shut_down = configuration.is_shutdown();
                 self.configurations.push(configuration);
                 Ok(0)

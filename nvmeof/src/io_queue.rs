@@ -8,11 +8,11 @@ use std::{
 };
 
 use crate::{
-    Buffer, Error, Memory, Namespace, Result,
+    Error, Memory, Namespace, Result,
     controller::Inner,
     engine::Engine,
-    memory::wide,
-    namespace::{Geometry, with_own_data},
+    namespace::Geometry,
+    ranges::Deallocation,
     request::{Kind, Operation},
     wire::nvm::{BlockFlags, Range},
 };
@@ -115,11 +115,11 @@ impl<B> Request<B> {
         Self::new(namespace, Kind::Flush, 0, 0)
     }
 
-    /// Tells the target that these ranges, 1 to 256, are not needed any more. Registers memory
-    /// for them when it is submitted.
+    /// Tells the target that these ranges, 1 to 256, are not needed any more. Registers a page of
+    /// memory when it is submitted; becomes several commands one after the other if the controller
+    /// takes fewer ranges or blocks in one.
     pub fn deallocate(namespace: &Namespace, ranges: &[Range]) -> Self {
-        let count = wide(ranges.len());
-        Self { ranges: ranges.to_vec(), ..Self::new(namespace, Kind::Deallocate, 0, count) }
+        Self { ranges: ranges.to_vec(), ..Self::new(namespace, Kind::Deallocate, 0, 0) }
     }
 
     /// Asks for the data to be on non-volatile media when the request ends (FUA); for writes, and
@@ -149,7 +149,7 @@ impl<B> Request<B> {
 
 impl<B: Memory> Request<B> {
     /// Checks the request against its namespace, and finds memory for what it brings along.
-    fn prepare(&self, inner: &Inner) -> Result<(Operation, Option<Buffer>)> {
+    fn prepare(&self, inner: &Inner) -> Result<(Operation, Option<Deallocation>)> {
         if let Some(buffer) = &self.buffer {
             let operation =
                 self.geometry.with_data(self.kind, self.first_block, buffer, self.flags)?;
@@ -162,15 +162,14 @@ impl<B: Memory> Request<B> {
             }
             return Ok((operation, None));
         }
+        if self.kind == Kind::Deallocate {
+            let (operation, ranges) = self.geometry.deallocation(&self.ranges, self.flags)?;
+            let (operation, own) = inner.with_memory(operation, ranges)?;
+            return Ok((operation, Some(own)));
+        }
         let operation =
             self.geometry.without_data(self.kind, self.first_block, self.blocks, self.flags)?;
-        if self.kind != Kind::Deallocate {
-            return Ok((operation, None));
-        }
-        let bytes = self.geometry.range_bytes(&self.ranges)?;
-        let own = inner.allocate(bytes.len())?;
-        own.write_at(0, &bytes)?;
-        Ok((with_own_data(operation, &own), Some(own)))
+        Ok((operation, None))
     }
 }
 

@@ -24,6 +24,7 @@ mod options;
 mod pool;
 mod queue;
 mod random;
+mod ranges;
 mod rdma;
 mod rdma_channel;
 mod request;

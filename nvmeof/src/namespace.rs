@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use crate::{
-    Buffer, Error, Memory, Result,
+    Error, Memory, Result,
     association::Limits,
     controller::Inner,
     memory::wide,
+    ranges::{Deallocation, Ranges},
     request::{Kind, Operation},
     wire::{
         admin::IdentifyStructure,
@@ -163,7 +164,7 @@ impl Geometry {
             opening: self.opening,
             first_block,
             blocks,
-            block_bytes: 0,
+            block_bytes: self.block_bytes,
             address: 0,
             key: 0,
             // Zeros come with protection information that the controller makes; there is nothing to check, and a
@@ -177,8 +178,12 @@ impl Geometry {
         })
     }
 
-    /// The data of a Dataset Management command.
-    pub(crate) fn range_bytes(&self, ranges: &[Range]) -> Result<Vec<u8>> {
+    /// An operation that deallocates ranges, and these as they are cut into commands.
+    pub(crate) fn deallocation(
+        &self,
+        ranges: &[Range],
+        flags: BlockFlags,
+    ) -> Result<(Operation, Ranges)> {
         if !(1..=Range::MAX).contains(&ranges.len()) {
             return Err(Error::OutOfRange {
                 what: "the number of ranges",
@@ -190,7 +195,9 @@ impl Geometry {
         for range in ranges {
             self.check_range(range.first_block, u64::from(range.blocks))?;
         }
-        Ok(ranges.iter().flat_map(|range| range.to_bytes()).collect())
+        let ranges = Ranges::new(ranges);
+        let operation = self.without_data(Kind::Deallocate, 0, ranges.blocks(), flags)?;
+        Ok((operation, ranges))
     }
 
     fn check(&self, kind: Kind) -> Result<()> {
@@ -265,6 +272,13 @@ impl Opened {
             Err(Error::Command { .. }) => Vec::new(),
             Err(error) => return Err(error),
         };
+        // A controller that was told to have all its command sets has namespaces of others too.
+        if names.iter().any(|name| matches!(name, NamespaceName::CommandSet(set) if *set != 0)) {
+            return Err(Error::Unsupported {
+                what: "the command set of the namespace",
+                reason: "only the NVM command set is, not zones or keys and values",
+            });
+        }
         Ok(Self { geometry, names })
     }
 
@@ -436,7 +450,8 @@ impl Namespace {
         self.inner.run(operation, None, None)
     }
 
-    /// Makes `blocks` blocks from `first_block` on read as zeros, without sending any.
+    /// Makes `blocks` blocks from `first_block` on read as zeros, without sending any; in several commands
+    /// at once if the controller takes fewer in one.
     ///
     /// # Errors
     ///
@@ -449,19 +464,16 @@ impl Namespace {
     }
 
     /// Tells the target that the content of these ranges, 1 to 256, is not needed any more. What
-    /// they read as afterwards is the target's choice.
+    /// they read as afterwards is the target's choice. Registers a page of memory; sends several
+    /// commands one after the other if the controller takes fewer ranges or blocks in one.
     ///
     /// # Errors
     ///
     /// As [`Namespace::write`], and [`Error::Unsupported`] if the controller cannot.
     pub fn deallocate(&self, ranges: &[Range]) -> Result<()> {
-        let bytes = self.geometry.range_bytes(ranges)?;
-        let count = wide(ranges.len());
-        let flags = BlockFlags::empty();
-        let operation = self.geometry.without_data(Kind::Deallocate, 0, count, flags)?;
-        let own = self.inner.allocate(bytes.len())?;
-        own.write_at(0, &bytes)?;
-        self.inner.run(with_own_data(operation, &own), None, Some(own))
+        let (operation, ranges) = self.geometry.deallocation(ranges, BlockFlags::empty())?;
+        let (operation, own) = self.inner.with_memory(operation, ranges)?;
+        self.inner.run(operation, None, Some(own))
     }
 
     fn send(
@@ -478,7 +490,15 @@ impl Namespace {
     }
 }
 
-/// The operation with its data in a buffer of its own.
-pub(crate) fn with_own_data(operation: Operation, own: &Buffer) -> Operation {
-    Operation { address: own.address(), key: own.remote_key(), ..operation }
+impl Inner {
+    /// Finds memory for the ranges of an operation that deallocates.
+    pub(crate) fn with_memory(
+        &self,
+        operation: Operation,
+        ranges: Ranges,
+    ) -> Result<(Operation, Deallocation)> {
+        let memory = self.allocate(Ranges::COMMAND_BYTES)?;
+        let (address, key) = (memory.address(), memory.remote_key());
+        Ok((Operation { address, key, ..operation }, Deallocation { ranges, memory }))
+    }
 }

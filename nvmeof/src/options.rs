@@ -117,8 +117,8 @@ impl Options {
         self
     }
 
-    /// Entries of each I/O queue, at least 2; 128 by default, and never more than the target has.
-    /// One command less can be in flight.
+    /// Entries of each I/O queue, at least 2; 128 by default, and never more than the target has, or
+    /// has receives for. One command less can be in flight: see [`IoQueue::depth`](crate::IoQueue::depth).
     pub fn queue_entries(mut self, entries: u16) -> Self {
         self.queue_entries = entries;
         self

@@ -14,7 +14,9 @@ use std::{
     time::Instant,
 };
 
-use crate::{Buffer, Error, Memory, Result, engine::Engine, request::Operation, shared::Shared};
+use crate::{
+    Error, Memory, Result, engine::Engine, ranges::Deallocation, request::Operation, shared::Shared,
+};
 
 /// All I/O queues of one controller.
 #[derive(Debug)]
@@ -83,7 +85,7 @@ impl Pool {
         &self,
         operation: Operation,
         memory: Option<&dyn Memory>,
-        own: Option<Buffer>,
+        own: Option<Deallocation>,
     ) -> Result<()> {
         let start = thread_number() % self.queues.len().max(1);
         let order = self.queues.iter().cycle().skip(start).take(self.queues.len());
@@ -131,7 +133,7 @@ impl Queue {
         mut state: MutexGuard<'queue, State>,
         operation: Operation,
         memory: Option<&dyn Memory>,
-        own: Option<Buffer>,
+        own: Option<Deallocation>,
     ) -> Result<()> {
         // An engine with a request on it is not given away, so it is here.
         let gone = || Error::Closed;

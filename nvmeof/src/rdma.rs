@@ -124,10 +124,10 @@ impl Rdma {
         let pair = identifier
             .establish(pair, &agreed, answer)
             .map_err(|error| rejected("connecting", queue, error))?;
-        check_accept(&private_data, parameters.entries)?;
+        let entries = agreed_entries(&private_data, parameters)?;
 
         let link = Link::new(queue, events, identifier, completions);
-        let channel = RdmaChannel::new(pair, completion_queue, link, &domain, parameters)?;
+        let channel = RdmaChannel::new(pair, completion_queue, link, &domain, parameters, entries)?;
         Ok(Box::new(channel))
     }
 
@@ -243,18 +243,34 @@ fn rejected(operation: &'static str, queue: u16, error: ibverbs::Error) -> Error
     transport_error(operation, queue, error)
 }
 
-/// Whether the target can take as many commands as may be in flight.
-fn check_accept(private_data: &[u8], entries: u16) -> Result<()> {
-    let accept = ConnectionAccept::parse(private_data)?;
-    if accept.controller_receives < entries.saturating_sub(1) {
-        return Err(Error::Malformed {
-            structure: "connection accept",
-            field: "controller receive queue size",
-            found: u64::from(accept.controller_receives),
-            rule: "is less than the commands that were asked for; ask for fewer with Options::queue_entries",
-        });
+/// The entries of the submission queue: as many as were asked for, or as few as the target has receives for commands.
+/// A command more than that would find no receive, and stop the connection for a while or for good.
+///
+/// Every target takes the commands of an admin queue, which is as short as the specification allows.
+pub(crate) fn agreed_entries(private_data: &[u8], parameters: &ChannelParameters) -> Result<u16> {
+    let ChannelParameters { queue, entries: asked, .. } = *parameters;
+    let receives = ConnectionAccept::parse(private_data)?.controller_receives;
+    // One entry stays free.
+    let entries = receives.saturating_add(1).min(asked);
+    let too_few = |rule| Error::Malformed {
+        structure: "connection accept",
+        field: "controller receive queue size",
+        found: u64::from(receives),
+        rule,
+    };
+    if receives == 0 {
+        return Err(too_few("takes no command at all"));
     }
-    Ok(())
+    if queue == 0 && entries < asked {
+        return Err(too_few("is less than the 31 commands that every admin queue takes"));
+    }
+    if entries < asked {
+        log::info!(
+            "the target takes {receives} commands at once on queue {queue}, of {}",
+            asked - 1
+        );
+    }
+    Ok(entries)
 }
 
 /// How long to wait for a device or an event at a time, in the form that poll takes.
@@ -262,5 +278,41 @@ pub(crate) fn timespec(at_most: Duration) -> rustix::event::Timespec {
     rustix::event::Timespec {
         tv_sec: i64::try_from(at_most.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(at_most.subsec_nanos()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn agreed(queue: u16, asked: u16, receives: u16) -> Result<u16> {
+        let parameters = ChannelParameters {
+            queue,
+            controller_id: 1,
+            entries: asked,
+            in_capsule_bytes: 0,
+            timeout: Duration::ZERO,
+        };
+        let accept = ConnectionAccept { controller_receives: receives };
+        agreed_entries(&accept.to_bytes(), &parameters)
+    }
+
+    #[test]
+    fn a_queue_is_as_long_as_both_sides_can() {
+        for (receives, entries) in
+            [(1, 2), (5, 6), (126, 127), (127, 128), (128, 128), (u16::MAX, 128)]
+        {
+            assert_eq!(agreed(1, 128, receives).unwrap(), entries);
+        }
+        assert_eq!(agreed(1, 2, 1).unwrap(), 2);
+        assert_eq!(agreed(0, 32, 31).unwrap(), 32);
+    }
+
+    #[test]
+    fn a_target_that_takes_no_command_or_too_few_on_the_admin_queue_is_refused() {
+        for (queue, asked, receives) in [(1, 128, 0), (0, 32, 0), (0, 32, 30)] {
+            let error = agreed(queue, asked, receives).unwrap_err();
+            assert!(matches!(error, Error::Malformed { .. }), "{error}");
+        }
     }
 }

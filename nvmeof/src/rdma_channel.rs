@@ -55,6 +55,8 @@ pub(crate) struct RdmaChannel {
     pair: QueuePair<'static, Rc>,
     completions: Arc<CompletionQueue<'static>>,
     link: Arc<Link>,
+    /// Entries of the submission queue, of which the receives and the capsules may be more.
+    entries: u16,
     capsules: MemoryRegion<'static, PageAligned>,
     capsule_stride: usize,
     responses: MemoryRegion<'static, PageAligned>,
@@ -92,13 +94,14 @@ pub(crate) struct Link {
 }
 
 impl RdmaChannel {
-    /// Takes over a connection, and posts its receives.
+    /// Takes over a connection, and posts as many receives as the target was told; `agreed` entries are used.
     pub(crate) fn new(
         pair: QueuePair<'static, Rc>,
         completions: Arc<CompletionQueue<'static>>,
         link: Link,
         domain: &Arc<ProtectionDomain<'static>>,
         parameters: &ChannelParameters,
+        agreed: u16,
     ) -> Result<Self> {
         let entries = usize::from(parameters.entries);
         let capsule = Command::BYTES + parameters.in_capsule_bytes;
@@ -114,6 +117,7 @@ impl RdmaChannel {
             pair,
             completions,
             link: Arc::new(link),
+            entries: agreed,
             capsule_stride,
             pending: VecDeque::with_capacity(entries),
             empty: (0..parameters.entries).collect(),
@@ -261,6 +265,10 @@ impl RdmaChannel {
 }
 
 impl Channel for RdmaChannel {
+    fn entries(&self) -> u16 {
+        self.entries
+    }
+
     fn send(&mut self, place: u16, command: &Command, data: &[u8]) -> Result<()> {
         self.link.check()?;
         let length = Command::BYTES + data.len();

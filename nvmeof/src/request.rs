@@ -6,6 +6,7 @@ use std::{collections::VecDeque, sync::Arc};
 use crate::{
     Error, Result,
     association::Limits,
+    ranges::Ranges,
     wire::{
         Command, Descriptor,
         command::Opcode,
@@ -37,9 +38,14 @@ impl Kind {
         }
     }
 
-    /// Whether data goes from the host to the target.
+    /// Whether data of the user's goes from the host to the target.
     pub(crate) const fn sends_data(self) -> bool {
-        matches!(self, Self::Write | Self::Compare | Self::Deallocate)
+        matches!(self, Self::Write | Self::Compare)
+    }
+
+    /// Whether data of the user's goes either way.
+    const fn moves_data(self) -> bool {
+        matches!(self, Self::Read | Self::Write | Self::Compare)
     }
 
     /// What becomes of a command that was in flight when its connection was lost, and may or may
@@ -77,11 +83,11 @@ pub(crate) struct Operation {
     /// Which opening of the namespace this is for; see [`Opened`](crate::namespace::Opened).
     pub(crate) opening: u32,
     pub(crate) first_block: u64,
-    /// Blocks; the number of ranges for [`Kind::Deallocate`], and 0 for [`Kind::Flush`].
+    /// Blocks; those of all ranges for [`Kind::Deallocate`], and 0 for [`Kind::Flush`].
     pub(crate) blocks: u64,
-    /// Bytes of data for each block; 0 without data.
+    /// Bytes of a block.
     pub(crate) block_bytes: u32,
-    /// Where the data is; unused without data.
+    /// Where the data is, or the ranges are; unused without either.
     pub(crate) address: u64,
     pub(crate) key: u32,
     pub(crate) flags: BlockFlags,
@@ -90,25 +96,22 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// Bytes of data of the whole request.
+    /// Bytes of the user's data of the whole request.
     pub(crate) const fn data_bytes(&self) -> u64 {
-        match self.kind {
-            Kind::Deallocate => self.blocks.saturating_mul(16),
-            _ => self.blocks.saturating_mul(widen(self.block_bytes)),
-        }
+        if self.kind.moves_data() { self.blocks.saturating_mul(widen(self.block_bytes)) } else { 0 }
     }
 
-    /// The most blocks of one command.
+    /// The most blocks of one command; [`Ranges`] know that of one that deallocates.
     fn max_blocks(&self, limits: &Limits) -> u64 {
-        match self.kind {
-            Kind::Flush => 1,
-            Kind::Deallocate => u64::MAX,
-            _ if self.block_bytes == 0 => nvm::MAX_BLOCKS,
-            _ => {
-                let bytes = limits.max_transfer.min(Descriptor::MAX_KEYED_LENGTH);
-                u64::from(bytes / self.block_bytes).clamp(1, nvm::MAX_BLOCKS)
+        let bytes = match self.kind {
+            Kind::Flush => return 1,
+            Kind::Deallocate => return u64::MAX,
+            Kind::WriteZeroes => limits.max_write_zeroes.unwrap_or(u64::MAX),
+            Kind::Read | Kind::Write | Kind::Compare => {
+                u64::from(limits.max_transfer.min(Descriptor::MAX_KEYED_LENGTH))
             }
-        }
+        };
+        (bytes / u64::from(self.block_bytes.max(1))).clamp(1, nvm::MAX_BLOCKS)
     }
 
     /// Whether it is one command.
@@ -118,11 +121,15 @@ impl Operation {
 
     /// The command for a part, with its data in place.
     pub(crate) fn command(&self, part: Part) -> Command {
-        let length = u64::from(part.blocks) * u64::from(self.block_bytes);
-        let data = match u32::try_from(length) {
+        let offset = if self.kind.moves_data() {
+            part.offset.wrapping_mul(u64::from(self.block_bytes))
+        } else {
+            0
+        };
+        let data = match u32::try_from(self.bytes_of(part)) {
             Ok(0) | Err(_) => Descriptor::NONE,
             Ok(length) => Descriptor::Keyed {
-                address: self.address.wrapping_add(part.offset * u64::from(self.block_bytes)),
+                address: self.address.wrapping_add(offset),
                 length,
                 key: self.key,
             },
@@ -132,8 +139,19 @@ impl Operation {
 
     /// The command for a part, with its data in the capsule.
     pub(crate) fn command_in_capsule(&self, part: Part) -> Command {
-        let length = u32::try_from(self.data_bytes()).unwrap_or(u32::MAX);
+        let length = u32::try_from(self.bytes_of(part)).unwrap_or(u32::MAX);
         self.command_with(part, Descriptor::InCapsule { offset: 0, length })
+    }
+
+    /// Bytes that the command for a part brings along or asks for.
+    fn bytes_of(&self, part: Part) -> u64 {
+        match self.kind {
+            Kind::Read | Kind::Write | Kind::Compare => {
+                u64::from(part.blocks) * u64::from(self.block_bytes)
+            }
+            Kind::Deallocate => u64::from(part.ranges) * RANGE_BYTES,
+            Kind::WriteZeroes | Kind::Flush => 0,
+        }
     }
 
     fn command_with(&self, part: Part, data: Descriptor) -> Command {
@@ -144,18 +162,7 @@ impl Operation {
             Kind::Compare => Opcode::COMPARE,
             Kind::WriteZeroes => Opcode::WRITE_ZEROES,
             Kind::Flush => return nvm::flush(self.namespace),
-            Kind::Deallocate => {
-                let ranges = u16::try_from(part.blocks).unwrap_or(u16::MAX);
-                let data = match data {
-                    Descriptor::InCapsule { .. } => data,
-                    _ => Descriptor::Keyed {
-                        address: self.address,
-                        length: part.blocks.saturating_mul(RANGE_BYTES),
-                        key: self.key,
-                    },
-                };
-                return nvm::deallocate(self.namespace, ranges, data);
-            }
+            Kind::Deallocate => return nvm::deallocate(self.namespace, part.ranges, data),
         };
         let [low, _] = [first_block & 0xffff_ffff, first_block >> 32];
         let reference_tag = if self.tagged { u32::try_from(low).unwrap_or_default() } else { 0 };
@@ -172,14 +179,16 @@ impl Operation {
 }
 
 /// Bytes of a range on the wire.
-const RANGE_BYTES: u32 = 16;
+const RANGE_BYTES: u64 = 16;
 const _: () = assert!(Range::BYTES == 16, "as the wire module has it");
 
-/// The blocks of one command, relative to the first block of its request.
+/// The blocks of one command, relative to the first block of its request, or to the first of its ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
     pub(crate) offset: u64,
     pub(crate) blocks: u32,
+    /// Ranges that these blocks are in; 0 for what has none.
+    pub(crate) ranges: u16,
     /// How often it may be sent again. Each part has its own: one loss takes all that are in flight.
     pub(crate) retries_left: u8,
 }
@@ -195,6 +204,7 @@ impl Part {
 #[derive(Debug)]
 pub(crate) struct Progress {
     pub(crate) operation: Operation,
+    ranges: Ranges,
     /// Blocks that were made into commands.
     cut: u64,
     /// Parts to be sent again.
@@ -208,9 +218,10 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    pub(crate) fn new(operation: Operation, retries: u8) -> Self {
+    pub(crate) fn new(operation: Operation, ranges: Ranges, retries: u8) -> Self {
         Self {
             operation,
+            ranges,
             cut: 0,
             again: VecDeque::new(),
             in_flight: 0,
@@ -222,39 +233,56 @@ impl Progress {
 
     /// The next part to send, if there is one. A request that failed sends nothing more.
     pub(crate) fn next_part(&mut self, limits: &Limits) -> Option<Part> {
-        if self.failure.is_some() {
+        if !self.has_more() {
             return None;
         }
+        let (offset, at_most) = match self.again.front() {
+            Some(part) => (part.offset, u64::from(part.blocks)),
+            None => (self.cut, self.total() - self.cut),
+        };
         // Limits may have become smaller with a new connection.
-        let most = self.operation.max_blocks(limits);
+        let (ranges, blocks) = if self.operation.kind == Kind::Deallocate {
+            self.ranges.cut(offset, at_most, limits)
+        } else {
+            (0, u32::try_from(at_most.min(self.operation.max_blocks(limits))).ok()?)
+        };
         let part = match self.again.pop_front() {
-            Some(part) if u64::from(part.blocks) > most => {
-                let blocks = u32::try_from(most).ok()?;
+            Some(part) => {
                 let rest = part.blocks - blocks;
-                self.again.push_front(Part { offset: part.offset + most, blocks: rest, ..part });
-                Part { blocks, ..part }
-            }
-            Some(part) => part,
-            None => {
-                let total =
-                    if self.operation.kind == Kind::Flush { 1 } else { self.operation.blocks };
-                let blocks = u32::try_from(most.min(total - self.cut)).ok()?;
-                if blocks == 0 {
-                    return None;
+                if rest > 0 {
+                    let offset = part.offset + u64::from(blocks);
+                    self.again.push_front(Part { offset, blocks: rest, ..part });
                 }
-                let part = Part { offset: self.cut, blocks, retries_left: self.retries };
+                Part { blocks, ranges, ..part }
+            }
+            None => {
                 self.cut += u64::from(blocks);
-                part
+                Part { offset, blocks, ranges, retries_left: self.retries }
             }
         };
         self.in_flight += 1;
         Some(part)
     }
 
-    /// Whether there is something to send.
+    /// The ranges of a part that was made with these limits.
+    pub(crate) fn ranges_of(
+        &self,
+        part: Part,
+        limits: &Limits,
+    ) -> impl Iterator<Item = Range> + '_ {
+        self.ranges.of_command(part.offset, u64::from(part.blocks), limits)
+    }
+
+    /// Whether there is something to send now. The commands of a request that deallocates have their ranges in the same
+    /// memory, and are sent one after the other.
     pub(crate) fn has_more(&self) -> bool {
-        let total = if self.operation.kind == Kind::Flush { 1 } else { self.operation.blocks };
-        self.failure.is_none() && (!self.again.is_empty() || self.cut < total)
+        let must_wait = self.operation.kind == Kind::Deallocate && self.in_flight > 0;
+        let is_cut = self.again.is_empty() && self.cut >= self.total();
+        self.failure.is_none() && !must_wait && !is_cut
+    }
+
+    fn total(&self) -> u64 {
+        if self.operation.kind == Kind::Flush { 1 } else { self.operation.blocks }
     }
 
     /// A part completed.
@@ -336,16 +364,21 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::wire::property::Version;
+    use crate::wire::{
+        identify_nvm::IdentifyNvm,
+        property::{Configuration, Version},
+    };
 
-    fn limits(max_transfer: u32) -> Limits {
+    pub(crate) fn limits(max_transfer: u32) -> Limits {
         Limits {
             controller_id: 1,
             version: Version::new(2, 0, 0),
             max_transfer,
             in_capsule_bytes: 4096,
             queue_entries: 128,
-            page_size: 4096,
+            configuration: Configuration::enabled(4096),
+            nvm: IdentifyNvm::UNLIMITED,
+            max_write_zeroes: None,
             dword_aligned: false,
             retry_delays: [Duration::ZERO; 3],
         }
@@ -371,12 +404,12 @@ pub(crate) mod tests {
     }
 
     const fn part(offset: u64, blocks: u32, retries_left: u8) -> Part {
-        Part { offset, blocks, retries_left }
+        Part { offset, blocks, ranges: 0, retries_left }
     }
 
     #[test]
     fn a_request_is_cut_at_the_largest_transfer() {
-        let mut progress = Progress::new(operation(Kind::Read, 20), 0);
+        let mut progress = Progress::new(operation(Kind::Read, 20), Ranges::default(), 0);
         let cut = parts(&mut progress, &limits(4096));
         let expected = [(0, 8), (8, 8), (16, 4)];
         assert_eq!(cut, expected.map(|(offset, blocks)| part(offset, blocks, 0)));
@@ -397,7 +430,7 @@ pub(crate) mod tests {
     #[test]
     fn absurd_limits_still_make_progress() {
         for max_transfer in [0, 1, 511, u32::MAX] {
-            let mut progress = Progress::new(operation(Kind::Read, 100_000), 0);
+            let mut progress = Progress::new(operation(Kind::Read, 100_000), Ranges::default(), 0);
             let cut = parts(&mut progress, &limits(max_transfer));
             assert_eq!(cut.iter().map(|part| u64::from(part.blocks)).sum::<u64>(), 100_000);
             assert!(cut.iter().all(|part| part.blocks <= 32_767));
@@ -406,19 +439,62 @@ pub(crate) mod tests {
 
     #[test]
     fn writing_zeroes_carries_no_data_and_is_cut_at_65536_blocks() {
-        let zeroes = Operation { block_bytes: 0, ..operation(Kind::WriteZeroes, 65_537) };
-        let mut progress = Progress::new(zeroes, 0);
+        let zeroes = operation(Kind::WriteZeroes, 65_537);
+        let mut progress = Progress::new(zeroes, Ranges::default(), 0);
         let cut = parts(&mut progress, &limits(4096));
         assert_eq!(cut.len(), 2);
         assert_eq!(zeroes.command(cut[0]).descriptor().unwrap(), Descriptor::NONE);
     }
 
     #[test]
+    fn writing_zeroes_is_cut_at_its_own_limit_and_not_at_the_largest_transfer() {
+        let zeroes = operation(Kind::WriteZeroes, 100_000);
+        for (bytes, commands) in [(1 << 20, 49), (512, 100_000), (1, 100_000), (1 << 40, 2)] {
+            let limits = Limits { max_write_zeroes: Some(bytes), ..limits(4096) };
+            let cut = parts(&mut Progress::new(zeroes, Ranges::default(), 0), &limits);
+            assert_eq!(cut.len(), commands, "{bytes}");
+            assert_eq!(cut.iter().map(|part| u64::from(part.blocks)).sum::<u64>(), 100_000);
+        }
+    }
+
+    #[test]
+    fn commands_that_deallocate_follow_one_another_and_are_cut_again_when_limits_shrink() {
+        let blocks = |most| Limits {
+            nvm: IdentifyNvm { deallocate_blocks: most, ..IdentifyNvm::UNLIMITED },
+            ..limits(4096)
+        };
+        let list = [Range { first_block: 10, blocks: 6 }, Range { first_block: 40, blocks: 6 }];
+        let deallocate = operation(Kind::Deallocate, 12);
+        let mut progress = Progress::new(deallocate, Ranges::new(&list), 1);
+        let first = progress.next_part(&blocks(8)).unwrap();
+        assert_eq!(first, Part { offset: 0, blocks: 8, ranges: 2, retries_left: 1 });
+        assert!(!progress.has_more() && progress.next_part(&blocks(8)).is_none());
+        let ranges: Vec<Range> = progress.ranges_of(first, &blocks(8)).collect();
+        assert_eq!(ranges, [list[0], Range { first_block: 40, blocks: 2 }]);
+
+        progress.lost(first, true, &Arc::new(Error::Closed));
+        let mut sent = Vec::new();
+        while let Some(part) = progress.next_part(&blocks(5)) {
+            sent.extend(progress.ranges_of(part, &blocks(5)));
+            assert!(!progress.is_over());
+            progress.succeeded();
+        }
+        // The part that was lost, and then what had not been sent.
+        let expected = [(10, 5), (15, 1), (40, 2), (42, 4)];
+        let expected = expected.map(|(first_block, blocks)| Range { first_block, blocks });
+        assert_eq!(sent, expected);
+        assert!(progress.is_over());
+        progress.into_result().unwrap();
+    }
+
+    #[test]
     fn flush_is_one_command_and_deallocate_is_another() {
         let flush = operation(Kind::Flush, 0);
-        assert_eq!(parts(&mut Progress::new(flush, 0), &limits(4096)).len(), 1);
-        let deallocate = Operation { block_bytes: 0, ..operation(Kind::Deallocate, 3) };
-        let cut = parts(&mut Progress::new(deallocate, 0), &limits(4096));
+        let mut progress = Progress::new(flush, Ranges::default(), 0);
+        assert_eq!(parts(&mut progress, &limits(4096)).len(), 1);
+        let ranges = Ranges::new(&[Range { first_block: 9, blocks: 1 }; 3]);
+        let deallocate = operation(Kind::Deallocate, ranges.blocks());
+        let cut = parts(&mut Progress::new(deallocate, ranges, 0), &limits(4096));
         assert_eq!(cut.len(), 1);
         let command = deallocate.command(cut[0]);
         assert_eq!(nvm::range_count(&command), 3);
@@ -437,7 +513,11 @@ pub(crate) mod tests {
             (Kind::Deallocate, true, true),
             (Kind::Flush, true, false),
         ] {
-            let mut progress = Progress::new(operation(kind, 1), 1);
+            let ranges = match kind {
+                Kind::Deallocate => Ranges::new(&[Range { first_block: 0, blocks: 1 }]),
+                _ => Ranges::default(),
+            };
+            let mut progress = Progress::new(operation(kind, 1), ranges, 1);
             let part = progress.next_part(&limits(4096)).unwrap();
             progress.lost(part, retry_writes, &cause);
             assert_eq!(progress.is_over(), !repeats, "{kind:?}");
@@ -453,7 +533,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_request_that_failed_waits_for_its_other_parts() {
-        let mut progress = Progress::new(operation(Kind::Write, 16), 0);
+        let mut progress = Progress::new(operation(Kind::Write, 16), Ranges::default(), 0);
         progress.next_part(&limits(2048)).unwrap();
         progress.next_part(&limits(2048)).unwrap();
         progress.failed(Error::Closed);
@@ -466,7 +546,7 @@ pub(crate) mod tests {
     #[test]
     fn parts_are_cut_again_when_limits_shrink() {
         let cause = Arc::new(Error::Closed);
-        let mut progress = Progress::new(operation(Kind::Read, 16), 3);
+        let mut progress = Progress::new(operation(Kind::Read, 16), Ranges::default(), 3);
         let whole = progress.next_part(&limits(8192)).unwrap();
         progress.lost(whole, false, &cause);
         let cut = parts(&mut progress, &limits(4096));
@@ -476,7 +556,7 @@ pub(crate) mod tests {
     #[test]
     fn a_loss_costs_each_part_one_retry_however_many_are_in_flight() {
         let cause = Arc::new(Error::Closed);
-        let mut progress = Progress::new(operation(Kind::Read, 64), 2);
+        let mut progress = Progress::new(operation(Kind::Read, 64), Ranges::default(), 2);
         for retries_left in [2, 1, 0] {
             let cut = parts(&mut progress, &limits(4096));
             assert_eq!(cut.len(), 8);
@@ -491,7 +571,7 @@ pub(crate) mod tests {
 
     #[test]
     fn delayed_parts_keep_a_request_alive() {
-        let mut progress = Progress::new(operation(Kind::Write, 1), 1);
+        let mut progress = Progress::new(operation(Kind::Write, 1), Ranges::default(), 1);
         let first = progress.next_part(&limits(4096)).unwrap();
         let again = progress.delay(first).unwrap();
         assert!(!progress.is_over() && !progress.has_more());

@@ -46,7 +46,7 @@ pub(crate) fn open(
     buffer.write_at(0, &data.to_bytes())?;
     let connect = Connect {
         queue: parameters.queue,
-        entries: parameters.entries,
+        entries: queue.entries(),
         keep_alive_milliseconds: u32::try_from(keep_alive.as_millis()).unwrap_or(u32::MAX),
     };
     let command = connect.to_command().data(descriptor(&buffer, ConnectData::BYTES));

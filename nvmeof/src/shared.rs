@@ -64,6 +64,16 @@ struct State {
     is_closed: bool,
 }
 
+impl State {
+    /// The limits with the entries of this queue, which the target may have made fewer than those of all.
+    fn limits_of(&self, queue: usize) -> Limits {
+        match self.channels.get(queue) {
+            Some(Some(channel)) => Limits { queue_entries: channel.entries(), ..self.limits },
+            _ => self.limits,
+        }
+    }
+}
+
 /// What a queue gets when it follows to a new association.
 #[derive(Debug)]
 pub(crate) struct Connected {
@@ -199,11 +209,16 @@ impl Shared {
         if state.is_closed || self.liveness() != Liveness::Live(association) {
             return Taken::Outdated;
         }
-        let (limits, stale) = (state.limits, state.stale.clone());
+        let (limits, stale) = (state.limits_of(queue), state.stale.clone());
         match state.channels.get_mut(queue).and_then(Option::take) {
             Some(channel) => Taken::Channel(Connected { channel, limits, stale }),
             None => Taken::Missing,
         }
+    }
+
+    /// What holds for one queue, counted from 0, that has not taken its channel yet.
+    pub(crate) fn limits_of(&self, queue: usize) -> Limits {
+        self.state().limits_of(queue)
     }
 
     /// Numbers what was opened through an association, if that is still live. The next one looks at the openings that

@@ -79,12 +79,14 @@ impl SyncQueue {
         parameters: &ChannelParameters,
         timeout: Duration,
     ) -> Result<Self> {
+        let channel = transport.open(parameters)?;
+        let entries = channel.entries();
         Ok(Self {
             number: parameters.queue,
-            entries: parameters.entries,
-            channel: transport.open(parameters)?,
+            entries,
+            channel,
             // One entry stays free, so that a full queue and an empty one can be told apart.
-            table: CommandTable::new(parameters.entries.saturating_sub(1)),
+            table: CommandTable::new(entries.saturating_sub(1)),
             completed: None,
             events: VecDeque::new(),
             keep_alive: None,
@@ -99,6 +101,11 @@ impl SyncQueue {
 
     pub(crate) const fn number(&self) -> u16 {
         self.number
+    }
+
+    /// Entries of the submission queue, as host and target agreed.
+    pub(crate) const fn entries(&self) -> u16 {
+        self.entries
     }
 
     /// Sends a command and waits for its completion, whatever its status.

@@ -12,6 +12,7 @@ mod commands;
 mod connecting;
 mod everything;
 mod hostile;
+mod limits;
 mod losing;
 mod registered;
 mod transferring;

@@ -30,7 +30,8 @@ pub(crate) struct ChannelParameters {
     pub(crate) queue: u16,
     /// The controller that the queue joins; 0 for the admin queue, which makes one.
     pub(crate) controller_id: u16,
-    /// Entries of the submission queue; one command less can be in flight.
+    /// Entries of the submission queue; one command less can be in flight. The target may have
+    /// room for fewer: see [`Channel::entries`].
     pub(crate) entries: u16,
     /// Bytes of data that a command capsule can carry.
     pub(crate) in_capsule_bytes: usize,
@@ -41,6 +42,10 @@ pub(crate) struct ChannelParameters {
 /// The two directions of one queue. After an error a channel is good for nothing but to be
 /// dropped; dropping it ends every access that the target has through it.
 pub(crate) trait Channel: Send + fmt::Debug {
+    /// Entries of the submission queue that host and target agreed on: as many as were asked for,
+    /// or as few as the target has room for.
+    fn entries(&self) -> u16;
+
     /// Takes a command capsule to be sent; it may stay here until [`Channel::flush`].
     ///
     /// `place` is below the entries of the queue, and belongs to this command until its response

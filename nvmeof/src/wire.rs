@@ -20,6 +20,7 @@ pub mod features;
 mod fields;
 pub mod identify;
 pub mod identify_namespace;
+pub mod identify_nvm;
 pub mod log_page;
 pub mod nvm;
 pub mod property;

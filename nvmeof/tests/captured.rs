@@ -16,7 +16,7 @@ use nvmeof::{
         identify::IdentifyController,
         identify_namespace::{IdentifyNamespace, NamespaceName, parse_namespace_names},
         nvm::{self, BlockCommand, BlockFlags},
-        property::{Capabilities, Configuration, ControllerStatus, Property, Version},
+        property::{Capabilities, CommandSets, Configuration, ControllerStatus, Property, Version},
     },
 };
 
@@ -165,7 +165,8 @@ fn completions_are_read_as_the_kernel_means_them() {
 
     let capabilities = Capabilities(completion("7f00000f200800000200000001000000").result);
     assert_eq!(capabilities.max_queue_entries(), 128);
-    assert!(capabilities.has_nvm_command_set());
+    assert!(capabilities.has_nvm_command_set() && capabilities.has_io_command_sets());
+    assert_eq!(capabilities.command_sets(), CommandSets::ALL);
     assert_eq!(capabilities.timeout(), std::time::Duration::from_millis(7500));
 
     let status = completion("01000000000000000600000001200000");

@@ -24,9 +24,10 @@ use nvmeof::{
         features::QueueCounts,
         identify::IdentifyController,
         identify_namespace::{IdentifyNamespace, parse_active_namespaces, parse_namespace_names},
+        identify_nvm::IdentifyNvm,
         log_page::ChangedNamespaces,
         nvm::{self, BlockCommand, Range},
-        property::{Capabilities, ControllerStatus, Version},
+        property::{self, Capabilities, ControllerStatus, Version},
         rdma,
     },
 };
@@ -95,6 +96,7 @@ fn again<T: PartialEq + Debug>(
 fn read_all(bytes: &[u8]) {
     again(bytes, Completion::parse, |it| it.to_bytes().to_vec());
     again(bytes, IdentifyController::parse, IdentifyController::to_bytes);
+    again(bytes, IdentifyNvm::parse, IdentifyNvm::to_bytes);
     again(bytes, IdentifyNamespace::parse, IdentifyNamespace::to_bytes);
     again(bytes, discovery::DiscoveryHeader::parse, |it| it.to_bytes().to_vec());
     again(bytes, discovery::DiscoveryEntry::parse, |it| it.to_bytes().to_vec());
@@ -115,6 +117,11 @@ fn read_all(bytes: &[u8]) {
     );
     if let Ok(identify) = IdentifyController::parse(bytes) {
         let _numbers = (identify.in_capsule_bytes(), identify.max_transfer_bytes(1 << 27));
+    }
+    if let Ok(nvm) = IdentifyNvm::parse(bytes) {
+        assert!((1..=Range::MAX).contains(&nvm.max_deallocate_ranges()));
+        assert!(nvm.max_deallocate_range_blocks() > 0 && nvm.max_deallocate_blocks() > 0);
+        assert_ne!(nvm.max_write_zeroes_bytes(1 << 27), Some(0));
     }
     if let Ok(namespace) = IdentifyNamespace::parse(bytes) {
         let _bytes = namespace.format().map(BlockFormat::block_bytes);
@@ -148,6 +155,8 @@ fn read_all(bytes: &[u8]) {
         let capabilities = Capabilities(completion.result);
         assert!((1..=1 << 16).contains(&capabilities.max_queue_entries()));
         let _numbers = (capabilities.timeout(), capabilities.min_page_size());
+        let enabled = property::Configuration::enabled(4096).select(capabilities.command_sets());
+        assert_eq!(enabled.command_sets(), capabilities.command_sets());
     }
     let text = String::from_utf8_lossy(bytes);
     let _read_or_refused = (

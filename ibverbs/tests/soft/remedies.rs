@@ -5,7 +5,7 @@ use std::{error::Error as _, ffi::c_int, ptr, time::Duration};
 
 use ibverbs::{
     Access, CompletionStatus, ConnectOptions, DeviceSelector, Devices, Error, GidType, Inline,
-    MemoryRegion, Mtu, Posting, QpInfo, QueuePair, Rc, RemoteMemory, SendWr, sys,
+    MemoryRegion, Mtu, Posting, QpInfo, QueuePair, QueuePairChange, Rc, RemoteMemory, SendWr, sys,
 };
 use soft_device::SoftDevice;
 
@@ -236,6 +236,21 @@ fn a_change_of_state_that_is_refused_says_the_likely_cause() {
         contains(&error, &parts);
         assert_eq!(error.errno(), Some(errno));
     }
+}
+
+/// `rxe` takes what it does not need in a state, as long as the state stays.
+#[test]
+fn attributes_that_a_state_does_not_take_are_named() {
+    let device = SoftDevice::new();
+    let host = open(&device);
+    let pair = host.end(Shape::default()).pair;
+    let error = pair.modify(&QueuePairChange::within().mtu(Mtu::BYTES_256)).unwrap_err();
+    contains(
+        &error,
+        &["not change its attributes in state \"reset\"", "it does not take IBV_QP_PATH_MTU"],
+    );
+    drop((pair, host));
+    assert_clean(&device);
 }
 
 #[test]

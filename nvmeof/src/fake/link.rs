@@ -45,6 +45,10 @@ pub(super) struct FakeChannel {
 }
 
 impl Channel for FakeChannel {
+    fn entries(&self) -> u16 {
+        self.link.entries
+    }
+
     fn send(&mut self, place: u16, command: &Command, data: &[u8]) -> Result<()> {
         assert!(place < self.link.entries, "a place outside the queue");
         self.link.check()?;

@@ -4,11 +4,16 @@ use std::time::{Duration, Instant};
 
 use super::{connect, options};
 use crate::{
-    Controller, Error, Nqn, Options, Secret,
-    fake::{FakeTarget, namespace},
+    Buffer, Controller, Error, Nqn, Options, Request, Secret,
+    fake::{FakeTarget, namespace, subsystem},
     wire::{
-        block_format::ProtectionType, event::AsynchronousEvent, identify::SglSupport,
-        identify_namespace::NamespaceName, log_page::ChangedNamespaces, property::Configuration,
+        block_format::ProtectionType,
+        discovery::tests::entry,
+        event::AsynchronousEvent,
+        identify::SglSupport,
+        identify_namespace::NamespaceName,
+        log_page::ChangedNamespaces,
+        property::{CommandSets, Configuration},
     },
 };
 
@@ -51,7 +56,43 @@ fn queues_are_no_deeper_than_the_target_says() {
     let target = FakeTarget::new(16);
     target.lock().identify.max_outstanding_commands = 10;
     let controller = connect(&target, options().queue_entries(100)).unwrap();
-    assert_eq!(controller.take_queue::<crate::Buffer>().unwrap().depth(), 9);
+    assert_eq!(controller.take_queue::<Buffer>().unwrap().depth(), 9);
+}
+
+#[test]
+fn queues_are_no_deeper_than_the_target_has_receives() {
+    let target = FakeTarget::new(1024);
+    target.lock().receives = Some(5);
+    let controller = connect(&target, options().queue_entries(100)).unwrap();
+    let namespace = controller.namespace(1).unwrap();
+    let mut queue = controller.take_queue().unwrap();
+    assert_eq!(queue.depth(), 5);
+    // Five commands fill the queue; the sixth waits until one has ended.
+    target.lock().batch = 5;
+    for block in 0..10 {
+        let buffer = controller.allocate(512).unwrap();
+        queue.submit(Request::read(&namespace, block, buffer)).unwrap();
+    }
+    for _ in 0..10 {
+        queue.wait(Duration::from_secs(10)).unwrap().result.unwrap();
+    }
+    assert_eq!(target.lock().most_in_flight, 5);
+    drop(queue);
+
+    // The next connection may have more, and may have less.
+    target.lock().batch = 0;
+    for receives in [Some(1), None, Some(64)] {
+        target.lock().receives = receives;
+        target.cut();
+        while namespace.flush().is_err() {}
+        let buffer = controller.allocate(1024 * 512).unwrap();
+        namespace.read(0, &buffer).unwrap();
+        let depth = usize::from(receives.unwrap_or(99));
+        assert_eq!(controller.take_queue::<Buffer>().unwrap().depth(), depth);
+    }
+
+    target.lock().receives = Some(0);
+    assert!(matches!(connect(&target, options()), Err(Error::Malformed { .. })));
 }
 
 #[test]
@@ -106,6 +147,34 @@ fn a_controller_is_shut_down_as_it_was_enabled() {
         connect(&target, options()).unwrap().close();
         let enabled = Configuration::enabled(4096 << shift);
         assert_eq!(target.lock().configurations, [enabled, enabled.normal_shutdown()]);
+    }
+}
+
+#[test]
+fn the_command_sets_that_a_controller_offers_are_selected_until_it_is_shut_down() {
+    let (nvm, sets, none) = (1 << 37, 1 << 43, 1 << 44);
+    let selected = |offered: u64, subsystem| {
+        let target = FakeTarget::new(16);
+        target.lock().discovery.push(entry());
+        target.lock().capabilities = 127 | 15 << 24 | offered;
+        Controller::connect_over(target.transport(), subsystem, options()).map(|controller| {
+            controller.close();
+            let told = target.lock().configurations.clone();
+            assert!(told.len() == 2 && told[1] == told[0].normal_shutdown(), "{told:?}");
+            told[0].command_sets()
+        })
+    };
+    for (offered, expected) in
+        [(nvm, CommandSets::NVM), (nvm | sets, CommandSets::ALL), (sets, CommandSets::ALL)]
+    {
+        assert_eq!(selected(offered, subsystem()).unwrap(), expected);
+        assert_eq!(selected(offered, Nqn::discovery()).unwrap(), expected);
+    }
+    assert_eq!(selected(none, Nqn::discovery()).unwrap(), CommandSets::NONE);
+    assert_eq!(selected(0, Nqn::discovery()).unwrap(), CommandSets::NVM);
+    for offered in [none, 0] {
+        let refused = selected(offered, subsystem()).unwrap_err();
+        assert!(matches!(refused, Error::Unsupported { .. }), "{refused}");
     }
 }
 

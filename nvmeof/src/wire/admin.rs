@@ -21,9 +21,13 @@ impl IdentifyStructure {
     pub const ACTIVE_NAMESPACES: Self = Self(0x02);
     /// Names of one namespace that stay with it: EUI-64, NGUID, UUID.
     pub const NAMESPACE_DESCRIPTORS: Self = Self(0x03);
+    /// The controller as far as one command set goes, the NVM command set here, as
+    /// [`super::identify_nvm::IdentifyNvm`] reads it. Controllers before version 2.0 need not have it.
+    pub const CONTROLLER_COMMAND_SET: Self = Self(0x06);
 }
 
-/// Identify: [`IDENTIFY_BYTES`] bytes about the controller or a namespace.
+/// Identify: [`IDENTIFY_BYTES`] bytes about the controller or a namespace. What depends on the command
+/// set is that of the NVM command set, whose identifier is 0.
 #[must_use]
 pub fn identify(structure: IdentifyStructure, namespace: u32) -> Command {
     Command::new(Opcode::IDENTIFY).namespace(namespace).dword(10, u32::from(structure.0))

@@ -186,10 +186,15 @@ impl IdentifyController {
     /// Exponents whose limit would not fit 64 bits limit nothing.
     #[must_use]
     pub fn max_transfer_bytes(&self, min_page_size: u64) -> Option<u64> {
-        match self.max_transfer_exponent {
-            0 => None,
-            exponent => min_page_size.checked_mul(1_u64.checked_shl(u32::from(exponent))?),
-        }
+        size_limit(self.max_transfer_exponent, min_page_size)
+    }
+}
+
+/// A limit that is a power of two of the smallest page, and none if it is 0 or does not fit 64 bits.
+pub(super) fn size_limit(exponent: u8, min_page_size: u64) -> Option<u64> {
+    match exponent {
+        0 => None,
+        exponent => min_page_size.checked_mul(1_u64.checked_shl(u32::from(exponent))?),
     }
 }
 

@@ -48,10 +48,30 @@ impl Capabilities {
         self.0 & 1 << 37 != 0
     }
 
+    /// Whether the controller has one or more I/O command sets and says which.
+    #[must_use]
+    pub const fn has_io_command_sets(self) -> bool {
+        self.0 & 1 << 43 != 0
+    }
+
     /// Whether the controller has no I/O command set, as discovery controllers may.
     #[must_use]
     pub const fn has_no_io_command_set(self) -> bool {
         self.0 & 1 << 44 != 0
+    }
+
+    /// What to select of what the controller offers, section 3.5.2: all that it has if it can tell them
+    /// apart, else the NVM command set, else none. One that offers nothing at all, as older
+    /// discovery controllers do, is told what they all were told once: the NVM command set.
+    #[must_use]
+    pub const fn command_sets(self) -> CommandSets {
+        if self.has_io_command_sets() {
+            CommandSets::ALL
+        } else if self.has_no_io_command_set() && !self.has_nvm_command_set() {
+            CommandSets::NONE
+        } else {
+            CommandSets::NVM
+        }
     }
 
     /// The smallest memory page size in bytes, the unit of the largest transfer.
@@ -65,6 +85,19 @@ impl Capabilities {
     pub const fn max_page_size(self) -> u64 {
         4096 << (self.0 >> 52 & 0xf)
     }
+}
+
+/// CC.CSS: which I/O command sets a controller is told to have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CommandSets(pub u8);
+
+impl CommandSets {
+    /// The NVM command set alone.
+    pub const NVM: Self = Self(0);
+    /// All that the controller has.
+    pub const ALL: Self = Self(6);
+    /// None: commands of the admin queue alone.
+    pub const NONE: Self = Self(7);
 }
 
 /// VS: the version of the specification that a controller follows.
@@ -101,6 +134,19 @@ impl Configuration {
     pub const fn enabled(page_size: u64) -> Self {
         let shift = page_size.trailing_zeros().saturating_sub(12);
         Self(1 | (shift & 0xf) << 7 | 6 << 16 | 4 << 20)
+    }
+
+    /// This configuration with other command sets; a change takes effect only while disabled.
+    #[must_use]
+    pub fn select(self, sets: CommandSets) -> Self {
+        Self(self.0 & !(7 << 4) | u32::from(sets.0 & 7) << 4)
+    }
+
+    /// The command sets that are selected.
+    #[must_use]
+    pub const fn command_sets(self) -> CommandSets {
+        let [low, ..] = self.0.to_le_bytes();
+        CommandSets(low >> 4 & 7)
     }
 
     /// This configuration with a normal shutdown asked for.
@@ -173,6 +219,35 @@ mod tests {
     fn enabling_says_entry_sizes_as_the_kernel_does() {
         assert_eq!(Configuration::enabled(4096), Configuration(0x0046_0001));
         assert!(Configuration::enabled(4096).normal_shutdown().is_shutdown());
+    }
+
+    #[test]
+    fn the_command_sets_to_select_are_among_those_on_offer() {
+        let (nvm, sets, none) = (1 << 37, 1 << 43, 1 << 44);
+        for (offered, selected) in [
+            (nvm, CommandSets::NVM),
+            (sets, CommandSets::ALL),
+            // As Linux targets offer.
+            (nvm | sets, CommandSets::ALL),
+            (none, CommandSets::NONE),
+            // Contradictions that leave something to work with.
+            (nvm | none, CommandSets::NVM),
+            (sets | none, CommandSets::ALL),
+            (0, CommandSets::NVM),
+        ] {
+            assert_eq!(Capabilities(offered).command_sets(), selected, "{offered:#x}");
+        }
+    }
+
+    #[test]
+    fn selecting_command_sets_changes_nothing_else() {
+        let enabled = Configuration::enabled(8192);
+        assert_eq!(enabled.command_sets(), CommandSets::NVM);
+        let all = enabled.select(CommandSets::ALL);
+        assert_eq!(all, Configuration(0x0046_00e1));
+        assert_eq!(all.command_sets(), CommandSets::ALL);
+        assert_eq!(all.normal_shutdown().command_sets(), CommandSets::ALL);
+        assert_eq!(all.select(CommandSets::NONE).select(CommandSets::NVM), enabled);
     }
 
     #[test]

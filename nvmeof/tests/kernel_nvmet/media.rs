@@ -147,23 +147,28 @@ fn zeroes_and_deallocated_blocks_are_seen_on_the_ram_disk() {
         return;
     }
     let target = Nvmet::new("zeroes");
-    let controller = target.connect(options()).unwrap();
-    let namespace = controller.namespace(1).unwrap();
-    let ram = Path::new("/dev/ram0");
-    let buffer = controller.allocate(1 << 20).unwrap();
-    buffer.write_at(0, &vec![0xee; 1 << 20]).unwrap();
-    namespace.write(0, &buffer).unwrap();
-    namespace.write_zeroes(3, 1000).unwrap();
-    assert_eq!(read_device(ram, 0, 3 * 512), vec![0xee; 3 * 512]);
-    assert_eq!(read_device(ram, 3 * 512, 1000 * 512), vec![0; 1000 * 512]);
-    assert_eq!(read_device(ram, 1003 * 512, 512), vec![0xee; 512]);
-    // Whole pages, which are what the ram disk can give back.
-    let ranges = [Range { first_block: 1024, blocks: 8 }, Range { first_block: 1040, blocks: 16 }];
-    namespace.deallocate(&ranges).unwrap();
-    assert_eq!(read_device(ram, 1024 * 512, 4096), vec![0; 4096]);
-    assert_eq!(read_device(ram, 1032 * 512, 4096), vec![0xee; 4096]);
-    assert_eq!(read_device(ram, 1040 * 512, 8192), vec![0; 8192]);
-    assert_eq!(read_device(ram, 1056 * 512, 512), vec![0xee; 512]);
+    // The target takes the ranges out of the command, or reads them from here.
+    for in_capsule in [true, false] {
+        let controller = target.connect(options().in_capsule_data(in_capsule)).unwrap();
+        println!("limits: {:?}", controller.identify_nvm());
+        let namespace = controller.namespace(1).unwrap();
+        let ram = Path::new("/dev/ram0");
+        let buffer = controller.allocate(1 << 20).unwrap();
+        buffer.write_at(0, &vec![0xee; 1 << 20]).unwrap();
+        namespace.write(0, &buffer).unwrap();
+        namespace.write_zeroes(3, 1000).unwrap();
+        assert_eq!(read_device(ram, 0, 3 * 512), vec![0xee; 3 * 512]);
+        assert_eq!(read_device(ram, 3 * 512, 1000 * 512), vec![0; 1000 * 512]);
+        assert_eq!(read_device(ram, 1003 * 512, 512), vec![0xee; 512]);
+        // Whole pages, which are what the ram disk can give back.
+        let ranges =
+            [Range { first_block: 1024, blocks: 8 }, Range { first_block: 1040, blocks: 16 }];
+        namespace.deallocate(&ranges).unwrap();
+        assert_eq!(read_device(ram, 1024 * 512, 4096), vec![0; 4096]);
+        assert_eq!(read_device(ram, 1032 * 512, 4096), vec![0xee; 4096]);
+        assert_eq!(read_device(ram, 1040 * 512, 8192), vec![0; 8192]);
+        assert_eq!(read_device(ram, 1056 * 512, 512), vec![0xee; 512]);
+    }
 }
 
 #[test]
