@@ -15,7 +15,12 @@ mod queue_pair;
 mod state;
 mod transfer;
 
-use std::{io, sync::Arc};
+use std::{
+    io,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    task::Waker,
+};
 
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -47,12 +52,20 @@ fn watch(channel: &Arc<CompletionChannel<'static>>) -> Result<Watched> {
     watched.map_err(|refused| runtime_error(refused.into_parts().1))
 }
 
-/// Waits until the channel can be read, and takes all its events: the runtime tells of each only once.
-async fn sleep(channel: &Watched) -> Result<()> {
+/// Waits until the channel can be read, and takes all its events: the runtime tells of each only once. How many it took.
+async fn sleep(channel: &Watched) -> Result<usize> {
     let mut ready = channel.readable().await.map_err(runtime_error)?;
-    channel.get_ref().drain_events()?;
+    let taken = channel.get_ref().drain_events()?;
     ready.clear_ready();
-    Ok(())
+    Ok(taken)
+}
+
+/// Wakes everybody, also after a waker that panics: what one task brings along must not leave the others asleep.
+fn wake(wakers: impl IntoIterator<Item = Waker>) {
+    let mut wakers = wakers.into_iter();
+    while catch_unwind(AssertUnwindSafe(|| wakers.by_ref().for_each(Waker::wake))).is_err() {
+        log::warn!("the waker of a task panicked");
+    }
 }
 
 /// The error of a descriptor that the runtime does not take or has given up.

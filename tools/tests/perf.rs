@@ -51,6 +51,10 @@ fn both_directions_many_queue_pairs_lists_and_short_queues_move_every_message() 
         "read bw -b -q 2 -t 4 -o 2",
         "send bw -b -q 3 -t 16 -r 8 -l 5",
         "send bw -r 2 -t 1",
+        "send bw -r 8 -l 7 -t 16",
+        "send bw -r 3 -l 3 -t 4",
+        "send bw -b -r 40 -l 33 -t 64",
+        "send bw -r 66 --warm-up 33",
         "send bw -c UC -b -q 2",
         "send bw -c SRD -b -q 2 -l 3",
         "write bw -c SRD -q 2 -l 7 -t 20",
@@ -59,6 +63,8 @@ fn both_directions_many_queue_pairs_lists_and_short_queues_move_every_message() 
         "write bw -e -b -q 3 -l 8 -t 32",
         "read bw -e -b -q 2 -t 4 -o 2",
         "send bw -e -b -q 3 -t 16 -r 8 -l 5",
+        "send bw -e -b -r 2 -t 1",
+        "send bw -e -r 8 -l 7 -t 16",
         "send bw -e -c UC -q 2",
         "send bw -e -c SRD -b -q 2 -l 3",
         "atomic bw -e -q 2 -t 3 -Q 2",
@@ -75,6 +81,14 @@ fn both_directions_many_queue_pairs_lists_and_short_queues_move_every_message() 
             assert!(row["lost"].is_null() || row["lost"] == 0, "{line}: {row}");
         }
     }
+}
+
+/// Room raises no event, and none of so few messages reports.
+#[test]
+fn a_sender_that_waits_for_room_alone_does_not_sleep() {
+    let report = measured("send bw -e -r 2 -s 4 -n 203", &[4]);
+    let seconds = report["rows"][0]["seconds"].as_f64().unwrap();
+    assert!(seconds < 2.0, "{seconds}");
 }
 
 #[test]

@@ -1,6 +1,13 @@
 //! Completion queues that a task can wait for.
 
-use std::sync::Arc;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+};
+
+use tokio::sync::{Notify, futures::Notified};
 
 use super::{Watched, sleep, watch};
 use crate::{
@@ -38,6 +45,8 @@ pub struct AsyncCompletionQueue {
     queue: Arc<CompletionQueue<'static>>,
     /// Of `queue`, and of no other.
     channel: Watched,
+    /// Tells those who wait that one of them took events, which the runtime may not tell the others about.
+    taken: Notify,
 }
 
 impl AsyncCompletionQueue {
@@ -55,16 +64,19 @@ impl AsyncCompletionQueue {
         let context = context.into();
         let channel = Arc::new(CompletionChannel::create(context.again())?);
         let queue = CompletionQueue::builder(context, capacity).channel(&channel).create()?;
-        Ok(Self { queue: Arc::new(queue), channel: watch(&channel)? })
+        let channel = watch(&channel)?;
+        Ok(Self { queue: Arc::new(queue), channel, taken: Notify::new() })
     }
 
-    /// The queue, to be polled as usual.
+    /// The queue, to be polled as usual. Waiting for it in a thread ([`CompletionQueue::wait`]) takes the events that tasks
+    /// sleep for.
     #[must_use]
     pub fn queue(&self) -> &Arc<CompletionQueue<'static>> {
         &self.queue
     }
 
-    /// Takes up to `slots.len()` completions off the queue, and waits for the first. Never returns none.
+    /// Takes up to `slots.len()` completions off the queue, and waits for the first. Never returns none if
+    /// there are slots.
     ///
     /// Dropping the future loses nothing: completions leave the queue only in the step that returns them. Several tasks
     /// may wait; each completion goes to one of them.
@@ -76,17 +88,34 @@ impl AsyncCompletionQueue {
         // A look at the start of each round, one after arming: as in `CompletionQueue::wait`.
         let filled = loop {
             let filled = self.queue.fill(slots)?;
-            if filled > 0 {
+            if filled > 0 || slots.is_empty() {
                 break filled;
             }
+            // Before arming, so that the event ends the sleep whoever takes it.
+            let taken = self.taken.notified();
             self.queue.request_notification(Notification::Any)?;
             let filled = self.queue.fill(slots)?;
             if filled > 0 {
                 break filled;
             }
-            sleep(&self.channel).await?;
+            self.sleep(taken).await?;
         };
         Ok(&slots[..filled])
+    }
+
+    /// Waits until there are events, and takes them, or until another task took some.
+    async fn sleep(&self, taken: Notified<'_>) -> Result<()> {
+        let (mut asleep, mut taken) = (pin!(sleep(&self.channel)), pin!(taken));
+        poll_fn(|context| match asleep.as_mut().poll(context) {
+            Poll::Ready(Ok(0)) => Poll::Ready(Ok(())),
+            // A failure too may come after some were taken.
+            Poll::Ready(outcome) => {
+                self.taken.notify_waiters();
+                Poll::Ready(outcome.map(|_| ()))
+            }
+            Poll::Pending => taken.as_mut().poll(context).map(Ok),
+        })
+        .await
     }
 }
 

@@ -5,7 +5,7 @@ use std::{fmt, future::poll_fn, ops::RangeBounds, sync::Arc};
 use tokio::task::AbortHandle;
 
 use super::{
-    state::{self, Driver, FLUSH, Shared},
+    state::{self, Driver, FLUSH, Shared, State, Watcher},
     transfer::Transfer,
     watch,
 };
@@ -79,7 +79,8 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
     ///
     /// [`Error::Verb`](crate::Error::Verb) if the completion queue broke.
     pub async fn receive(&self) -> Result<Finished<'static, B>> {
-        poll_fn(|context| self.shared.state().poll_received(context)).await
+        let mut watcher = Watcher::new(&self.shared);
+        poll_fn(|context| watcher.poll(context, State::received)).await
     }
 
     /// Posts a request on a part of a buffer, as [`OwnedQueuePair::post`]; it is posted when this returns, whether or not
@@ -118,7 +119,8 @@ impl<T: Transport, B: HostBuffer> AsyncQueuePair<T, B> {
     ///
     /// As for [`receive`](Self::receive).
     pub async fn room(&self) -> Result<()> {
-        poll_fn(|context| self.shared.state().poll_room(context)).await
+        let mut watcher = Watcher::new(&self.shared);
+        poll_fn(|context| watcher.poll(context, State::room)).await
     }
 
     /// What became of a request whose [`Transfer`] was dropped, or that was posted before [`new`](Self::new), oldest

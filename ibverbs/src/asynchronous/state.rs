@@ -12,7 +12,7 @@ use std::{
 use slab::Slab;
 use tokio::task::yield_now;
 
-use super::{Watched, sleep};
+use super::{Watched, sleep, wake};
 use crate::{
     Error, Finished, HostBuffer, OwnedBuffer, OwnedQueuePair, Result, Transport, Verb, WorkId,
 };
@@ -36,15 +36,36 @@ pub(super) struct State<T, B: HostBuffer> {
     received: VecDeque<Finished<'static, B>>,
     /// Other requests that have finished and nobody waits for any more.
     unclaimed: VecDeque<Finished<'static, B>>,
-    /// Tasks that wait for a receive, or for room to send.
-    wakers: Vec<Waker>,
-    /// The errno that polling failed with, which it does for good.
-    broken: Option<i32>,
+    /// Futures that wait for a receive, or for room to send; how to wake those that have not been woken.
+    watchers: Slab<Option<Waker>>,
+    /// Whether there are such.
+    is_watched: bool,
+    /// Why nothing finishes any more.
+    broken: Option<Broken>,
+    /// Completions with a number that no request had, which may have been those of requests that wait.
+    unknown: usize,
 }
 
 /// Where a future's request is waited for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Ticket(usize);
+
+/// The interest of a future in changes. Without it the wakers of futures that are given up would pile up.
+pub(super) struct Watcher<'s, T: Transport, B: HostBuffer> {
+    shared: &'s Shared<T, B>,
+    place: Option<usize>,
+}
+
+/// What ended the look for completions, for good.
+#[derive(Debug, Clone, Copy)]
+enum Broken {
+    /// A call failed with this errno.
+    Failed(i32),
+    /// Requests have lost their completions.
+    Lost,
+    /// The runtime has ended.
+    Stopped,
+}
 
 pub(super) enum Waiting<B: HostBuffer> {
     /// The request is outstanding, and its future may have said how to wake it.
@@ -79,8 +100,10 @@ impl<T: Transport, B: HostBuffer> Shared<T, B> {
                 tickets: vec![None; room],
                 received: VecDeque::new(),
                 unclaimed: VecDeque::new(),
-                wakers: Vec::new(),
+                watchers: Slab::new(),
+                is_watched: false,
                 broken: None,
+                unknown: 0,
             }),
         }
     }
@@ -95,7 +118,7 @@ impl<T: Transport, B: HostBuffer> Shared<T, B> {
             let mut state = self.state();
             (state.pair.take(), state.take_finished(), state.everybody())
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wake(wakers);
         (pair, finished)
     }
 
@@ -103,9 +126,41 @@ impl<T: Transport, B: HostBuffer> Shared<T, B> {
     fn look(&self, news: &mut News<B>) -> Look {
         let outcome = self.state().look(news);
         // Without the lock (law 4).
+        wake(news.wakers.drain(..));
         news.excess.clear();
-        news.wakers.drain(..).for_each(Waker::wake);
         outcome
+    }
+}
+
+impl<'s, T: Transport, B: HostBuffer> Watcher<'s, T, B> {
+    pub(super) fn new(shared: &'s Shared<T, B>) -> Self {
+        Self { shared, place: None }
+    }
+
+    /// Looks whether it is time, and has the task woken at the next change if not.
+    pub(super) fn poll<V>(
+        &mut self,
+        context: &Context<'_>,
+        look: impl FnOnce(&mut State<T, B>) -> Poll<V>,
+    ) -> Poll<V> {
+        let mut state = self.shared.state();
+        let outcome = look(&mut state);
+        let left = match outcome {
+            Poll::Ready(_) => state.forget(&mut self.place),
+            Poll::Pending => state.watch(&mut self.place, context),
+        };
+        drop(state);
+        drop(left);
+        outcome
+    }
+}
+
+impl<T: Transport, B: HostBuffer> Drop for Watcher<'_, T, B> {
+    fn drop(&mut self) {
+        if self.place.is_some() {
+            let left = self.shared.state().forget(&mut self.place);
+            drop(left);
+        }
     }
 }
 
@@ -116,12 +171,21 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
             let Some(pair) = &mut self.pair else { return Look::Over };
             match pair.poll() {
                 Ok(Some(work)) => self.hand_out(work, news),
-                Ok(None) if armed => return Look::Armed,
+                Ok(None) if armed => {
+                    // Those that are left have lost their completions, and would wait for ever.
+                    let lost = (1..=self.unknown).contains(&pair.in_flight());
+                    if lost {
+                        log::warn!("queue pair {}: {LOST}", pair.number());
+                        return self.end_looking(Broken::Lost, &mut news.wakers);
+                    }
+                    return Look::Armed;
+                }
                 Ok(None) => match pair.request_notification() {
                     Ok(()) => armed = true,
                     Err(error) => return self.break_off(&error, &mut news.wakers),
                 },
                 Err(error @ Error::UnknownWork { .. }) => {
+                    self.unknown += 1;
                     log::warn!("{error}; queue pair {} is moved to its error state", pair.number());
                     if let Err(error) = pair.fail() {
                         return self.break_off(&error, &mut news.wakers);
@@ -134,7 +198,7 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     }
 
     fn hand_out(&mut self, work: Finished<'static, B>, news: &mut News<B>) {
-        news.wakers.append(&mut self.wakers);
+        self.wake_watchers(&mut news.wakers);
         if work.is_receive() {
             self.received.push_back(work);
             return;
@@ -162,14 +226,26 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
 
     fn break_off(&mut self, error: &Error, wakers: &mut Vec<Waker>) -> Look {
         log::warn!("{error}; nothing of this queue pair finishes any more");
-        self.broken = Some(error.errno().unwrap_or(libc::EIO));
+        self.end_looking(Broken::Failed(error.errno().unwrap_or(libc::EIO)), wakers)
+    }
+
+    fn end_looking(&mut self, broken: Broken, wakers: &mut Vec<Waker>) -> Look {
+        self.broken = Some(broken);
         wakers.append(&mut self.everybody());
         Look::Over
     }
 
+    #[inline]
+    fn wake_watchers(&mut self, wakers: &mut Vec<Waker>) {
+        if mem::take(&mut self.is_watched) {
+            wakers.extend(self.watchers.iter_mut().filter_map(|(_, waker)| waker.take()));
+        }
+    }
+
     /// How to wake everybody who waits.
     fn everybody(&mut self) -> Vec<Waker> {
-        let mut wakers = mem::take(&mut self.wakers);
+        let mut wakers = Vec::new();
+        self.wake_watchers(&mut wakers);
         wakers.extend(self.waiting.iter_mut().filter_map(|(_, waiting)| match waiting {
             Waiting::Outstanding(waker) => waker.take(),
             Waiting::Done(_) => None,
@@ -181,8 +257,9 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
     fn check(&self) -> Result<()> {
         match (&self.pair, self.broken) {
             (None, _) => Err(GONE),
-            (Some(_), Some(libc::ECANCELED)) => Err(STOPPED),
-            (Some(_), Some(errno)) => {
+            (Some(_), Some(Broken::Stopped)) => Err(STOPPED),
+            (Some(_), Some(Broken::Lost)) => Err(LOST),
+            (Some(_), Some(Broken::Failed(errno))) => {
                 let source = std::io::Error::from_raw_os_error(errno);
                 Err(Verb::new("ibv_poll_cq").error(source))
             }
@@ -243,37 +320,37 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
         }
     }
 
-    fn wake_on_change(&mut self, context: &Context<'_>) {
-        let waker = context.waker();
-        if !self.wakers.iter().any(|known| known.will_wake(waker)) {
-            self.wakers.push(waker.clone());
+    /// Wakes a future at the next change; what is to be dropped without the lock.
+    fn watch(&mut self, place: &mut Option<usize>, context: &Context<'_>) -> Option<Waker> {
+        let at = *place.get_or_insert_with(|| self.watchers.insert(None));
+        let known = self.watchers.get_mut(at)?;
+        if known.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            return None;
         }
+        self.is_watched = true;
+        known.replace(context.waker().clone())
+    }
+
+    /// The opposite of [`watch`](Self::watch).
+    fn forget(&mut self, place: &mut Option<usize>) -> Option<Waker> {
+        self.watchers.try_remove(place.take()?).flatten()
     }
 
     /// The oldest receive that has finished.
-    pub(super) fn poll_received(
-        &mut self,
-        context: &Context<'_>,
-    ) -> Poll<Result<Finished<'static, B>>> {
+    pub(super) fn received(&mut self) -> Poll<Result<Finished<'static, B>>> {
         match (self.received.pop_front(), self.check()) {
             (Some(work), _) => Poll::Ready(Ok(work)),
             (None, Err(error)) => Poll::Ready(Err(error)),
-            (None, Ok(())) => {
-                self.wake_on_change(context);
-                Poll::Pending
-            }
+            (None, Ok(())) => Poll::Pending,
         }
     }
 
     /// Whether there is room for another send.
-    pub(super) fn poll_room(&mut self, context: &Context<'_>) -> Poll<Result<()>> {
+    pub(super) fn room(&mut self) -> Poll<Result<()>> {
         match self.pair() {
             Err(error) => Poll::Ready(Err(error)),
             Ok(pair) if pair.sends_in_flight() < pair.room_for_sends() => Poll::Ready(Ok(())),
-            Ok(_) => {
-                self.wake_on_change(context);
-                Poll::Pending
-            }
+            Ok(_) => Poll::Pending,
         }
     }
 
@@ -286,6 +363,11 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
         self.unclaimed.pop_front()
     }
 }
+
+const LOST: Error = Error::Invalid {
+    what: "the device reported requests that were not outstanding in place of those that are",
+    remedy: "close the `AsyncQueuePair`, which gives their buffers back",
+};
 
 const GONE: Error = Error::Invalid {
     what: Cow::Borrowed("the queue pair was dropped before the request had finished"),
@@ -310,10 +392,10 @@ impl<T: Transport, B: HostBuffer> Drop for Driver<T, B> {
             if state.check().is_err() {
                 return;
             }
-            state.broken = Some(libc::ECANCELED);
+            state.broken = Some(Broken::Stopped);
             state.everybody()
         };
-        wakers.into_iter().for_each(Waker::wake);
+        wake(wakers);
     }
 }
 
@@ -332,7 +414,7 @@ pub(super) async fn drive<T: Transport, B: HostBuffer>(driver: Driver<T, B>, cha
                 if let (Err(error), Some(shared)) = (slept, shared.upgrade()) {
                     let mut wakers = Vec::new();
                     shared.state().break_off(&error, &mut wakers);
-                    wakers.into_iter().for_each(Waker::wake);
+                    wake(wakers);
                     return;
                 }
             }

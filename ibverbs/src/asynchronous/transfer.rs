@@ -46,8 +46,8 @@ impl<T: Transport, B: HostBuffer> Future for Transfer<T, B> {
             return Poll::Ready(Err(HANDED_OUT));
         }
         let (outcome, replaced) = self.shared.state().poll_finished(self.ticket, context);
-        drop(replaced);
         self.handed_out = outcome.is_ready();
+        drop(replaced);
         outcome
     }
 }

@@ -367,3 +367,93 @@ impl fmt::Debug for Poller<'_> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use soft_device::SoftDevice;
+
+    use super::*;
+    use crate::{
+        ConnectOptions, Context, DeviceSelector, Devices, ProtectionDomain, QueuePair, Rc, RecvWr,
+        SendWr,
+    };
+
+    /// A device, a domain, an extended queue, and two queue pairs that report to it, the first of which sends.
+    fn connected<V>(test: impl FnOnce(&SoftDevice, &mut Poller<'_>, &dyn Fn(u64)) -> V) -> V {
+        let device = SoftDevice::new();
+        let devices = Devices::of(soft_device::library()).unwrap();
+        let context: Context = devices.by_name(device.name()).unwrap().open().unwrap();
+        let port = context.local_port(&DeviceSelector::default()).unwrap();
+        let domain: ProtectionDomain<'_> = context.allocate_protection_domain().unwrap();
+        let fields = CompletionFields::empty();
+        let queue = context.completion_queue(256).fields(fields).create().unwrap();
+        let silent = context.create_completion_queue(256).unwrap();
+        let pair = |queue| {
+            let builder = domain.queue_pair::<Rc>(queue, queue);
+            builder.max_send_requests(128).max_receive_requests(128).create().unwrap()
+        };
+        let (a, b) = (pair(&queue), pair(&silent));
+        let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
+        let a: QueuePair<'_, Rc> = a.connect(&to_b, ConnectOptions::new(&port)).unwrap();
+        let b = b.connect(&to_a, ConnectOptions::new(&port)).unwrap();
+        let send = |count| {
+            for id in 0..count {
+                b.post_receive(&mut [RecvWr::new(0)]).unwrap();
+                a.post_send(&mut [SendWr::send(&[]).id(id).signaled()]).unwrap();
+            }
+        };
+        test(&device, &mut queue.poller().unwrap(), &send)
+    }
+
+    #[test]
+    fn a_queue_that_is_asked_for_one_at_a_time_gives_as_many_and_no_next_one() {
+        for count in [1, 63, 64, 65, 128] {
+            connected(|device, poller, send| {
+                poller.one_by_one = true;
+                send(count);
+                for expected in 0..count {
+                    assert_eq!(poller.next().unwrap().unwrap().id(), expected);
+                }
+                assert!(poller.next().unwrap().is_none());
+                assert_eq!(device.calls("ibv_next_poll"), 0);
+            });
+        }
+    }
+
+    #[test]
+    fn a_failure_after_some_is_told_once_behind_them() {
+        for one_by_one in [false, true] {
+            connected(|device, poller, send| {
+                poller.one_by_one = one_by_one;
+                send(4);
+                let verb = if one_by_one { "ibv_start_poll" } else { "ibv_next_poll" };
+                device.refuse(verb, 3 - u64::from(!one_by_one), libc::EIO);
+                assert_eq!(poller.poll().unwrap().len(), 2);
+                assert_eq!(poller.poll().unwrap_err().errno(), Some(libc::EIO));
+                assert_eq!(poller.poll().unwrap().len(), 2);
+                assert!(poller.poll().unwrap().is_empty());
+            });
+        }
+    }
+
+    #[test]
+    fn what_was_left_fills_the_room_of_a_vendor_first() {
+        connected(|_, poller, send| {
+            send(5);
+            assert_eq!(poller.next().unwrap().unwrap().id(), 0);
+            let make =
+                |entry: ExtendedCompletion, on: Option<*mut ibv_cq_ex>| (entry.id(), on.is_some());
+            let mut room = [(0, true); 3];
+            // SAFETY: `make` looks at what was copied.
+            assert_eq!(unsafe { poller.poll_with(&mut room, make) }.unwrap(), 3);
+            assert_eq!(room, [(1, false), (2, false), (3, false)]);
+            send(2);
+            // SAFETY: as above.
+            assert_eq!(unsafe { poller.poll_with(&mut room, make) }.unwrap(), 1);
+            assert_eq!(room[0], (4, false));
+            // SAFETY: as above.
+            assert_eq!(unsafe { poller.poll_with(&mut room, make) }.unwrap(), 2);
+            assert_eq!(room[..2], [(0, true), (1, true)]);
+        });
+    }
+}

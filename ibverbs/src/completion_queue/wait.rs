@@ -40,7 +40,7 @@ impl CompletionQueue<'_> {
 
     /// Takes up to `slots.len()` completions off the queue, and waits for the first for up to `timeout`.
     ///
-    /// Returns the slots that were filled, none if the time is up; [`Duration::MAX`] waits for ever. Polls for a
+    /// Returns the slots that were filled, none if the time is up or there are no slots; [`Duration::MAX`] waits for ever. Polls for a
     /// while ([`spin`](crate::CompletionQueueBuilder::spin)), then arms the queue, polls once more and sleeps, so that
     /// no wake-up is lost. Several threads may wait for one queue, and for several queues of one channel; each
     /// completion goes to one of them.
@@ -57,7 +57,7 @@ impl CompletionQueue<'_> {
         let mut filled = 0;
         self.wait_until(timeout, || {
             filled = self.fill(slots)?;
-            Ok(filled > 0)
+            Ok(filled > 0 || slots.is_empty())
         })?;
         Ok(&slots[..filled])
     }

@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Mutex},
     task::{Context, Wake, Waker},
     time::Duration,
 };
@@ -19,7 +19,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::support::{Bench, post_credits, send_signaled};
+use crate::support::{Bench, post_credits, send_empty, send_signaled};
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -419,6 +419,221 @@ fn several_tasks_wait_for_one_queue() {
     });
     drop(runtime);
     bench.end();
+}
+
+/// One that was woken takes the event that came while it had not run yet; the third one slept for that event.
+#[test]
+fn a_task_that_takes_the_event_of_another_wakes_it() {
+    let bench = Bench::new();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let queue = AsyncCompletionQueue::create(&bench.context, 256).unwrap();
+        let [a, b] = bench.pair(&bench.queue(), queue.queue());
+        post_credits(&b, 3);
+        let mut slots = [(); 3].map(|()| Completion::slots::<1>());
+        let mut waits = slots.each_mut().map(|slots| Box::pin(queue.wait(slots)));
+        let [first, second, third] = &mut waits;
+        assert!(!is_ready(first.as_mut()) && !is_ready(second.as_mut()));
+        send_empty(&a);
+        sleep(Duration::from_millis(20)).await;
+        assert!(is_ready(first.as_mut()));
+        assert!(!is_ready(third.as_mut()));
+        send_empty(&a);
+        assert!(is_ready(second.as_mut()));
+        send_empty(&a);
+        assert_eq!(timeout(LONG, third).await.unwrap().unwrap().len(), 1);
+    });
+    drop(runtime);
+    bench.end();
+}
+
+fn is_ready<F: Future>(future: Pin<&mut F>) -> bool {
+    future.poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}
+
+#[test]
+fn who_waits_with_no_slots_gets_none_at_once() {
+    let bench = Bench::new();
+    let runtime = runtime();
+    runtime.block_on(async {
+        let queue = AsyncCompletionQueue::create(&bench.context, 4).unwrap();
+        assert!(timeout(LONG, queue.wait(&mut [])).await.unwrap().unwrap().is_empty());
+        assert!(queue.queue().wait(&mut [], Duration::MAX).unwrap().is_empty());
+    });
+    drop(runtime);
+    bench.end();
+}
+
+/// Does nothing.
+struct Indifferent;
+
+impl Wake for Indifferent {
+    fn wake(self: Arc<Self>) {}
+}
+
+#[test]
+fn nothing_is_kept_of_a_future_that_is_given_up() {
+    on_pairs(|bench, a, b| async move {
+        bench.device.hold_completions();
+        let waker = Arc::new(Indifferent);
+        let held = Waker::from(Arc::clone(&waker));
+        let context = &mut Context::from_waker(&held);
+        let before = Arc::strong_count(&waker);
+        let mut sends: Vec<_> = (0..8).map(|_| a.send(buffer(&bench, &[0; 8])).unwrap()).collect();
+        for send in &mut sends {
+            assert!(Pin::new(send).poll(context).is_pending());
+        }
+        for _ in 0..3 {
+            assert!(Box::pin(b.receive()).as_mut().poll(context).is_pending());
+            assert!(Box::pin(a.room()).as_mut().poll(context).is_pending());
+        }
+        drop(sends);
+        assert_eq!(Arc::strong_count(&waker), before);
+        bench.device.release_completions();
+    });
+}
+
+/// Panics when it is woken.
+struct Angry;
+
+impl Wake for Angry {
+    fn wake(self: Arc<Self>) {
+        assert_eq!(Arc::strong_count(&self), 0, "a waker that panics, as this test wants it to");
+    }
+}
+
+#[test]
+fn a_waker_that_panics_keeps_nobody_else_asleep() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..2 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        let b = Arc::new(b);
+        let mut angry = Box::pin(b.receive());
+        let waker = Waker::from(Arc::new(Angry));
+        assert!(angry.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        let mut patient = tokio::spawn({
+            let b = Arc::clone(&b);
+            async move { b.receive().await }
+        });
+        sleep(Duration::from_millis(20)).await;
+        for number in 0..2 {
+            let sent = a.send(buffer(&bench, &[number; 8])).unwrap().await.unwrap();
+            sent.outcome().unwrap();
+            if number == 0 {
+                let received = timeout(LONG, &mut patient).await.unwrap().unwrap();
+                assert_eq!(received.unwrap().buffer[..], [0; 8]);
+            }
+        }
+        assert_eq!(timeout(LONG, angry).await.unwrap().unwrap().buffer[..], [1; 8]);
+    });
+}
+
+/// Drops the queue pair when it is woken.
+struct Destroyer(Mutex<Option<Pair>>);
+
+impl Wake for Destroyer {
+    fn wake(self: Arc<Self>) {
+        drop(self.0.lock().unwrap().take());
+    }
+}
+
+#[test]
+fn a_waker_may_drop_the_queue_pair() {
+    on_pairs(|bench, a, b| async move {
+        b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        bench.device.hold_completions();
+        let mut first = a.send(buffer(&bench, &[1; 8])).unwrap();
+        let second = a.send(buffer(&bench, &[2; 8])).unwrap();
+        let waker = Waker::from(Arc::new(Destroyer(Mutex::new(Some(a)))));
+        assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+        bench.device.release_completions();
+        assert!(second.await.unwrap_err().to_string().contains("was dropped"));
+        first.await.unwrap().outcome().unwrap();
+        drop(b);
+    });
+}
+
+/// Posts from within its wake-up.
+struct Relay(Arc<Pair>, Mutex<Option<OwnedBuffer<'static, Vec<u8>>>>);
+
+impl Wake for Relay {
+    fn wake(self: Arc<Self>) {
+        let buffer = self.1.lock().unwrap().take();
+        drop(buffer.map(|buffer| self.0.send(buffer).unwrap()));
+    }
+}
+
+#[test]
+fn a_waker_may_post() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..2 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        let a = Arc::new(a);
+        bench.device.hold_completions();
+        let mut first = a.send(buffer(&bench, &[1; 8])).unwrap();
+        let more = Mutex::new(Some(buffer(&bench, &[2; 8])));
+        let waker = Waker::from(Arc::new(Relay(Arc::clone(&a), more)));
+        assert!(Pin::new(&mut first).poll(&mut Context::from_waker(&waker)).is_pending());
+        drop(waker);
+        bench.device.release_completions();
+        for byte in [1, 2] {
+            assert_eq!(b.receive().await.unwrap().buffer[..], [byte; 8]);
+        }
+        first.await.unwrap().outcome().unwrap();
+    });
+}
+
+/// The completion came under a number that nobody has, so that its own never will.
+#[test]
+fn a_transfer_whose_completion_had_a_wrong_number_ends_with_an_error() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..2 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        bench.device.hold_completions();
+        for nth in [1, 2] {
+            bench.device.break_completion(nth, CompletionFault::WorkRequestId(1 << 50));
+        }
+        let send = a.send(buffer(&bench, &[1; 8])).unwrap();
+        bench.device.release_completions();
+        let error = send.await.unwrap_err();
+        assert!(error.to_string().contains("not outstanding"), "{error}");
+        // One of its receives has lost its completion, the other was flushed.
+        b.receive().await.unwrap().outcome().unwrap_err();
+        b.receive().await.unwrap_err();
+        for closed in [a.close().unwrap(), b.close().unwrap()] {
+            assert_eq!((closed.finished.len(), closed.unfinished.len()), (0, 1));
+        }
+    });
+}
+
+/// What is reported twice is taken once, also when its place belongs to another request by then.
+#[test]
+fn a_completion_that_comes_twice_finishes_nobody_else() {
+    on_pairs(|bench, a, b| async move {
+        for _ in 0..3 {
+            b.post_receive(buffer(&bench, &[0; 8])).unwrap();
+        }
+        for nth in 1..=2 {
+            bench.device.break_completion(nth, CompletionFault::Repeat);
+        }
+        let first = a.send(buffer(&bench, &[1; 8])).unwrap();
+        let id = first.id();
+        let first = first.await.unwrap();
+        assert_eq!((first.id, &first.buffer[..]), (id, &[1; 8][..]));
+        first.outcome().unwrap();
+        let received = b.receive().await.unwrap();
+        assert_eq!(received.received().unwrap(), [1; 8]);
+        // Nothing else is lost.
+        for _ in 0..2 {
+            b.receive().await.unwrap().outcome().unwrap_err();
+        }
+        while a.in_flight() + b.in_flight() > 0 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    });
 }
 
 #[test]

@@ -239,6 +239,44 @@ fn a_queue_that_breaks_in_the_middle_loses_no_completion_before_that() {
     bench.end();
 }
 
+/// A look copies at most 64.
+#[test]
+fn as_many_completions_come_as_there_are() {
+    for (reported, silent) in [(31, 1), (32, 0), (32, 1), (64, 0)] {
+        let count = 2 * reported + silent;
+        let bench = Bench::new();
+        let queue = extended(&bench, CompletionFields::empty());
+        let [a, b] = bench.pair(&queue, &queue);
+        let mut poller = queue.poller().unwrap();
+        let send = || {
+            post_credits(&b, reported + silent);
+            (0..silent).for_each(|_| send_empty(&a));
+            (0..reported).for_each(|id| send_signaled(&a, id));
+        };
+        send();
+        let mut lengths = Vec::new();
+        while let [_, ..] = poller.poll().unwrap() {
+            lengths.push(());
+        }
+        assert_eq!(lengths.len() as u64, count.div_ceil(64), "{count}");
+        send();
+        let mut found = 0;
+        while poller.next().unwrap().is_some() {
+            found += 1;
+        }
+        assert_eq!(found, count);
+        // What is left of a look comes first, alone.
+        send();
+        poller.next().unwrap().unwrap();
+        assert_eq!(poller.poll().unwrap().len() as u64, count.min(64) - 1);
+        assert_eq!(poller.poll().unwrap().len() as u64, count.saturating_sub(64).min(64));
+        assert!(poller.poll().unwrap().is_empty());
+        drop(poller);
+        drop((a, b, queue));
+        bench.end();
+    }
+}
+
 #[test]
 fn failures_and_statuses_of_a_newer_library_are_values() {
     let bench = Bench::new();

@@ -69,6 +69,8 @@ fn run<T: Wire, const SEND: bool, const RECEIVE: bool>(
     let queues = match (SEND, RECEIVE) {
         (true, true) => Queues::Both,
         (true, false) => Queues::Sends,
+        // A credit that arrived may make way for the next.
+        _ if T::CREDITS => Queues::Both,
         _ => Queues::Receives,
     };
     let mut watch = rig.watch("requests to complete and messages to come", Some(queues));

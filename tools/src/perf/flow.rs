@@ -47,6 +47,8 @@ pub(crate) struct Outlet<'m, 'a, T: Wire> {
     body: u64,
     total: u64,
     sent: u64,
+    /// How many were sent with the last one that reports.
+    reporting: u64,
     done: u64,
     /// `sent` may come this far.
     limit: u64,
@@ -89,6 +91,7 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
             body: total - tail,
             total,
             sent: 0,
+            reporting: 0,
             done: 0,
             limit: 0,
             credit,
@@ -105,6 +108,7 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
             self.lists_to_report -= 1;
             let batch = if self.lists_to_report == 0 {
                 self.lists_to_report = self.lists_per_report;
+                self.reporting = self.sent + self.pace.list;
                 &mut self.loud
             } else {
                 &mut self.quiet
@@ -128,7 +132,7 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
         let fits = (self.done + self.pace.depth).min(self.granted) >= self.total;
         if self.sent == self.body && fits {
             self.pair.post_send(&mut self.tail)?;
-            self.sent = self.total;
+            (self.sent, self.reporting) = (self.total, self.total);
         }
         Ok(())
     }
@@ -146,9 +150,9 @@ impl<'m, 'a, T: Wire> Outlet<'m, 'a, T> {
         self.done == self.total
     }
 
-    /// Whether it waits for nothing but credit, which raises no event.
+    /// Whether it waits for nothing but credit, which raises no event: what is under way does not report.
     pub(crate) const fn is_starved(&self) -> bool {
-        self.sent == self.done && self.sent < self.total
+        self.done == self.reporting && self.sent < self.total
     }
 
     /// How many are done.
@@ -201,14 +205,17 @@ impl<'m, 'a, T: Wire> Inlet<'m, 'a, T> {
     pub(crate) fn take(&mut self) -> Result<(), PostError> {
         self.taken += 1;
         self.missing += 1;
-        if self.missing == self.batch.len() { self.refill() } else { Ok(()) }
+        if self.missing < self.batch.len() {
+            return Ok(());
+        }
+        self.refill()?;
+        self.tell()
     }
 
-    /// Posts what is missing.
+    /// Posts what is missing. After a round that is all: a credit would complete when nobody looks any more.
     pub(crate) fn refill(&mut self) -> Result<(), PostError> {
         let missing = std::mem::take(&mut self.missing);
-        self.pair.post_receive(&mut self.batch[..missing])?;
-        self.tell()
+        self.pair.post_receive(&mut self.batch[..missing])
     }
 
     /// Tells the sender that there is room, if that is due.

@@ -201,6 +201,12 @@ impl Plan {
             let depth = self.tx_depth;
             format!("-l takes 1 to {depth}, the depth of the send queue: raise -t, or lower -l")
         })?;
+        // Who sends over another transport does not wait for room.
+        let waits = self.verb == Verb::Send && self.transport == Transport::Rc;
+        check(!waits || self.post_list <= self.rx_depth, || {
+            let depth = self.rx_depth;
+            format!("-l takes 1 to {depth}, the depth of the receive queue: raise -r, or lower -l")
+        })?;
         check(self.cq_mod.is_none_or(|every| (1..=self.tx_depth).contains(&every)), || {
             let depth = self.tx_depth;
             format!(
@@ -241,6 +247,18 @@ impl Plan {
         let list = self.post_list;
         // Not more than fit, so that the send queue never fills up with silent ones.
         (every.div_ceil(list) * list).min(self.tx_depth / list * list)
+    }
+
+    /// How many messages a receiver takes before it makes room again, and before it tells so with credits.
+    ///
+    /// Both may be one short of that at the same time. What the sender does not know of then must leave it room for a
+    /// list, since it waits for a whole one.
+    pub(crate) fn room_step(&self, credits: bool) -> u32 {
+        let most = self.rx_depth / 2;
+        if !credits {
+            return most;
+        }
+        most.min(self.rx_depth.saturating_sub(self.post_list) / 2 + 1)
     }
 
     /// How many messages of each queue pair are measured, if no time is given.

@@ -149,8 +149,8 @@ impl<'r, 'a, T: Wire> Rig<'r, 'a, T> {
     where
         'r: 'm,
     {
-        let Plan { rx_depth, .. } = self.plan;
-        let batch = self.receive_batch(memory, lane, REFILL.min(rx_depth / 2))?;
+        let step = self.plan.room_step(credits);
+        let batch = self.receive_batch(memory, lane, REFILL.min(step))?;
         let credit = if credits { Some(self.credit(lane)?) } else { None };
         Ok(Inlet::new(&self.lanes[lane].pair, batch, credit))
     }
@@ -164,7 +164,7 @@ impl<'r, 'a, T: Wire> Rig<'r, 'a, T> {
         Ok(Credit {
             request: request.id(lane as u64 | CREDIT).signaled(),
             word: self.control.bytes().word(word)?,
-            every: u64::from(self.plan.rx_depth / 2),
+            every: self.plan.room_step(true).into(),
             told: 0,
             outstanding: 0,
         })

@@ -34,6 +34,11 @@ pub(crate) fn rank(world: &World, options: &Options, plan: &Plan) -> Result<(), 
     let (device, stands_in) = device::find(world, options, plan)?;
     let kind = DeviceKind::of(&device, stands_in.is_some());
     let context = device.open()?;
+    if plan.transport != Transport::Srd && efa::query_device(&context).is_ok() {
+        // Its datagrams must all report, and it has no connections.
+        let name = context.device().name();
+        return Err(Mistake(format!("{name} is an EFA device: use -c SRD")).into());
+    }
     let port = context.local_port(&device::selector(options)?)?;
     let session = Session { world, options, plan, context: &context, port: &port, kind, stands_in };
     match plan.transport {

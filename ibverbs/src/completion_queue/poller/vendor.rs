@@ -74,7 +74,7 @@ impl Poller<'_> {
         queue.wait_until(timeout, || {
             // SAFETY: by this function's contract.
             filled = unsafe { self.poll_with(room, &make) }?;
-            Ok(filled > 0)
+            Ok(filled > 0 || room.is_empty())
         })?;
         Ok(filled)
     }

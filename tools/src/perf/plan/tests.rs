@@ -93,6 +93,7 @@ fn options_that_do_not_fit_are_refused_with_a_remedy() {
         ("write bw -t 0", "-t takes 1"),
         ("send bw -r 1", "-r takes 2"),
         ("write bw -l 200", "raise -t, or lower -l"),
+        ("send bw -r 8 -l 9", "raise -r, or lower -l"),
         ("write bw -Q 200", "raise -t, or lower -Q"),
         ("write bw -n 0", "-n takes at least 1"),
         ("write bw -s 0", "-s takes 1 byte"),
@@ -106,6 +107,23 @@ fn options_that_do_not_fit_are_refused_with_a_remedy() {
         let text = mistake(line);
         assert!(text.contains(words), "{line}: {text}");
     }
+}
+
+#[test]
+fn a_receiver_tells_of_room_before_its_sender_has_too_little_for_a_list() {
+    for (line, step) in [
+        ("send bw", 256),
+        ("send bw -r 2", 1),
+        ("send bw -r 8 -l 5", 2),
+        ("send bw -r 8 -l 7", 1),
+        ("send bw -r 64 -l 64", 1),
+    ] {
+        let plan = plan(line);
+        assert_eq!(plan.room_step(true), step, "{line}");
+        let untold = 2 * (step - 1);
+        assert!(plan.rx_depth - untold >= plan.post_list, "{line}");
+    }
+    assert_eq!(plan("send bw -c UD -r 8 -l 9").room_step(false), 4);
 }
 
 #[test]
