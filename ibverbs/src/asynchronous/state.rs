@@ -365,7 +365,9 @@ impl<T: Transport, B: HostBuffer> State<T, B> {
 }
 
 const LOST: Error = Error::Invalid {
-    what: "the device reported requests that were not outstanding in place of those that are",
+    what: Cow::Borrowed(
+        "the device reported requests that were not outstanding in place of those that are",
+    ),
     remedy: "close the `AsyncQueuePair`, which gives their buffers back",
 };
 

@@ -394,8 +394,8 @@ mod tests {
         };
         let (a, b) = (pair(&queue), pair(&silent));
         let (to_a, to_b) = (a.endpoint(&port), b.endpoint(&port));
-        let a: QueuePair<'_, Rc> = a.connect(&to_b, ConnectOptions::new(&port)).unwrap();
-        let b = b.connect(&to_a, ConnectOptions::new(&port)).unwrap();
+        let a: QueuePair<'_, Rc> = a.connect(&to_b, &ConnectOptions::new(&port)).unwrap();
+        let b = b.connect(&to_a, &ConnectOptions::new(&port)).unwrap();
         let send = |count| {
             for id in 0..count {
                 b.post_receive(&mut [RecvWr::new(0)]).unwrap();
