@@ -150,7 +150,6 @@ fn zeroes_and_deallocated_blocks_are_seen_on_the_ram_disk() {
     // The target takes the ranges out of the command, or reads them from here.
     for in_capsule in [true, false] {
         let controller = target.connect(options().in_capsule_data(in_capsule)).unwrap();
-        println!("limits: {:?}", controller.identify_nvm());
         let namespace = controller.namespace(1).unwrap();
         let ram = Path::new("/dev/ram0");
         let buffer = controller.allocate(1 << 20).unwrap();
