@@ -4,16 +4,13 @@ use std::ops::{Bound, Range, RangeBounds};
 
 use crate::{Error, Result};
 
-/// A number of bytes, of this side or of a peer.
-pub(crate) trait Bytes: Copy + Ord {
-    const NONE: Self;
+/// A number of bytes, of this side or of a peer; none by default.
+pub(crate) trait Bytes: Copy + Default + Ord {
     fn and_one(self) -> Self;
     fn wide(self) -> u64;
 }
 
 impl Bytes for usize {
-    const NONE: Self = 0;
-
     #[inline]
     fn and_one(self) -> Self {
         self.saturating_add(1)
@@ -26,8 +23,6 @@ impl Bytes for usize {
 }
 
 impl Bytes for u64 {
-    const NONE: Self = 0;
-
     #[inline]
     fn and_one(self) -> Self {
         self.saturating_add(1)
@@ -49,7 +44,7 @@ pub(crate) fn inside<N: Bytes>(
     let start = match range.start_bound() {
         Bound::Included(start) => *start,
         Bound::Excluded(start) => start.and_one(),
-        Bound::Unbounded => N::NONE,
+        Bound::Unbounded => N::default(),
     };
     let end = match range.end_bound() {
         Bound::Included(end) => end.and_one(),

@@ -2,12 +2,12 @@
 
 use super::{
     QueuePair,
+    endpoint::{self, Head},
     state::{Initialized, ReadyToReceive, ReadyToSend, Reset},
     transition,
 };
 use crate::{
-    Address, AddressHandle, Destination, Error, Gid, LocalPort, Mtu, QueueKey, QueuePairNumber,
-    Result, Ud,
+    Address, AddressHandle, Destination, Gid, LocalPort, Mtu, QueueKey, QueuePairNumber, Result, Ud,
 };
 
 /// How a datagram queue pair is reached.
@@ -75,11 +75,9 @@ impl DatagramInfo {
     /// order.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let Self { number, queue_key, lid, gid, .. } = *self;
         let mut bytes = [0; Self::LENGTH];
-        bytes[0..4].copy_from_slice(&self.number.get().to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.queue_key.0.to_be_bytes());
-        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
-        bytes[10..26].copy_from_slice(&self.gid.0);
+        Head { number, word: queue_key.0, lid, gid }.write(&mut bytes);
         bytes[26] = self.mtu.code();
         bytes
     }
@@ -90,26 +88,10 @@ impl DatagramInfo {
     ///
     /// [`Error::Malformed`] for any other length, a number that does not fit its 24 bits, and an MTU code that is none.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        const WHAT: &str = "datagram information";
-        let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            return Err(Error::wrong_length(WHAT, bytes.len(), Self::LENGTH));
-        };
-        let word = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let mut gid = Gid::default();
-        gid.0.copy_from_slice(&bytes[10..26]);
-        let numbers = || {
-            Ok(Self {
-                number: QueuePairNumber::new(word(0))?,
-                queue_key: QueueKey(word(4)),
-                lid: u16::from_be_bytes([bytes[8], bytes[9]]),
-                gid,
-                mtu: Mtu::from_code(bytes[26])?,
-            })
-        };
-        let malformed = |error: Error| Error::Malformed { what: WHAT, reason: error.to_string() };
-        numbers().map_err(malformed)
+        endpoint::read("datagram information", bytes, |head, [mtu]| {
+            let Head { number, word, lid, gid } = head;
+            Ok(Self { number, queue_key: QueueKey(word), lid, gid, mtu: Mtu::from_code(mtu)? })
+        })
     }
 
     /// The way to it from a port of this side, to make an [`AddressHandle`] of.
@@ -188,6 +170,7 @@ impl<S> QueuePair<'_, Ud, S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Error;
 
     fn info() -> DatagramInfo {
         DatagramInfo {

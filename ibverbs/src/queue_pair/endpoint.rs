@@ -46,11 +46,9 @@ impl QpInfo {
     /// `u8`, network order. The Python package `ibverbs` uses the same.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::LENGTH] {
+        let Self { number, first_packet, lid, gid, .. } = *self;
         let mut bytes = [0; Self::LENGTH];
-        bytes[0..4].copy_from_slice(&self.number.get().to_be_bytes());
-        bytes[4..8].copy_from_slice(&self.first_packet.get().to_be_bytes());
-        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
-        bytes[10..26].copy_from_slice(&self.gid.0);
+        Head { number, word: first_packet.get(), lid, gid }.write(&mut bytes);
         bytes[26] = self.port.get();
         bytes[27] = self.mtu.code();
         bytes
@@ -63,27 +61,10 @@ impl QpInfo {
     /// [`Error::Malformed`] for any other length, a number that does not fit its 24 bits, port 0, and an MTU
     /// code that is none.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        const WHAT: &str = "queue pair information";
-        let Ok(bytes) = <&[u8; Self::LENGTH]>::try_from(bytes) else {
-            return Err(Error::wrong_length(WHAT, bytes.len(), Self::LENGTH));
-        };
-        let word = |at: usize| {
-            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let mut gid = Gid::default();
-        gid.0.copy_from_slice(&bytes[10..26]);
-        let numbers = || {
-            Ok(Self {
-                number: QueuePairNumber::new(word(0))?,
-                first_packet: PacketSequence::new(word(4))?,
-                lid: u16::from_be_bytes([bytes[8], bytes[9]]),
-                gid,
-                port: PortNumber::new(bytes[26])?,
-                mtu: Mtu::from_code(bytes[27])?,
-            })
-        };
-        let malformed = |error: Error| Error::Malformed { what: WHAT, reason: error.to_string() };
-        numbers().map_err(malformed)
+        read("queue pair information", bytes, |Head { number, word, lid, gid }, [port, mtu]| {
+            let (port, mtu) = (PortNumber::new(port)?, Mtu::from_code(mtu)?);
+            Ok(Self { number, first_packet: PacketSequence::new(word)?, lid, gid, port, mtu })
+        })
     }
 
     /// The way to it from a port of this side.
@@ -91,6 +72,51 @@ impl QpInfo {
     pub fn address(&self, from: &LocalPort) -> Address {
         Address::new(from, self.gid, self.lid)
     }
+}
+
+/// What queue pairs of every kind tell first: number `u32`, another `u32`, lid `u16`, GID 16 bytes, network order.
+pub(super) struct Head {
+    pub(super) number: QueuePairNumber,
+    pub(super) word: u32,
+    pub(super) lid: u16,
+    pub(super) gid: Gid,
+}
+
+impl Head {
+    const LENGTH: usize = 26;
+
+    /// Over the first bytes, which are at least as many.
+    pub(super) fn write(&self, bytes: &mut [u8]) {
+        bytes[0..4].copy_from_slice(&self.number.get().to_be_bytes());
+        bytes[4..8].copy_from_slice(&self.word.to_be_bytes());
+        bytes[8..10].copy_from_slice(&self.lid.to_be_bytes());
+        bytes[10..26].copy_from_slice(&self.gid.0);
+    }
+
+    fn read(bytes: &[u8; Self::LENGTH]) -> Result<Self> {
+        let word = |at: usize| {
+            u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let mut gid = Gid::default();
+        gid.0.copy_from_slice(&bytes[10..26]);
+        let lid = u16::from_be_bytes([bytes[8], bytes[9]]);
+        Ok(Self { number: QueuePairNumber::new(word(0))?, word: word(4), lid, gid })
+    }
+}
+
+/// Reads `what` a peer sent, a head and so many bytes more, of which `make` makes it.
+pub(super) fn read<V, const MORE: usize>(
+    what: &'static str,
+    bytes: &[u8],
+    make: impl FnOnce(Head, [u8; MORE]) -> Result<V>,
+) -> Result<V> {
+    let parts =
+        bytes.split_first_chunk().and_then(|(head, more)| Some((head, more.try_into().ok()?)));
+    let Some((head, more)) = parts else {
+        return Err(Error::wrong_length(what, bytes.len(), Head::LENGTH + MORE));
+    };
+    let made = Head::read(head).and_then(|head| make(head, more));
+    made.map_err(|error| Error::Malformed { what, reason: error.to_string() })
 }
 
 impl<T: Transport, S> QueuePair<'_, T, S> {
