@@ -86,7 +86,8 @@ impl DatagramInfo {
     ///
     /// # Errors
     ///
-    /// [`Error::Malformed`] for any other length, a number that does not fit its 24 bits, and an MTU code that is none.
+    /// [`Error::Malformed`](crate::Error::Malformed) for any other length, a number that does not fit its 24 bits, and an MTU
+    /// code that is none.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         endpoint::read("datagram information", bytes, |head, [mtu]| {
             let Head { number, word, lid, gid } = head;
